@@ -1,0 +1,181 @@
+"""The client of Triton's generate endpoint: token ids in, chunks of new token ids out.
+
+Everything that has arrived is handled as one piece. Closing the stream early closes
+the connection, which is how Triton learns that the request is cancelled.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+
+from cog_triton import errors
+from cog_triton.errors import (
+    TritonIncompleteStream,
+    TritonMalformedEvent,
+    TritonMalformedJSON,
+    TritonTimeout,
+    TritonUnavailable,
+    TritonUnknownError,
+)
+from cog_triton.generate_request import GenerateRequest
+from cog_triton.settings import ClientSettings
+from cog_triton.sse import SSEDecoder
+
+_CODED = re.compile(r"\b(E[123]\d{3}) (\w+): (.*)", re.DOTALL)
+
+
+class GenerateClient:
+    """One pool of connections to one Triton server; close it with `aclose`."""
+
+    def __init__(self, base_url: str, timeouts: ClientSettings) -> None:
+        self._timeouts = timeouts
+        self._url = "/v2/models/tensorrt_llm/generate_stream"
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
+        self._http = httpx.AsyncClient(base_url=base_url, limits=limits, trust_env=False)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def stream(self, request: GenerateRequest) -> AsyncGenerator[list[int], None]:
+        """Yield the new token ids of each read, until the answer is complete.
+
+        Raises UserError subclasses that the slot reports, TritonUnavailable, TritonTimeout,
+        TritonMalformedJSON, TritonMalformedEvent, and TritonIncompleteStream when the stream
+        ends or skips before its last token.
+        """
+        decoder = SSEDecoder()
+        answer = _Answer(request)
+        async with self._open(request) as response:
+            async for chunk in _chunks(response):
+                ids = answer.read(decoder.feed(chunk))
+                if ids:
+                    yield ids
+        answer.check_complete()
+
+    @asynccontextmanager
+    async def _open(self, request: GenerateRequest) -> AsyncIterator[httpx.Response]:
+        limits = self._timeouts
+        timeout = httpx.Timeout(
+            connect=limits.connect_timeout_s,
+            read=limits.first_token_timeout_s,
+            write=limits.connect_timeout_s,
+            pool=limits.connect_timeout_s,
+        )
+        built = self._http.build_request("POST", self._url, json=request.payload(), timeout=timeout)
+        with _translated(limits.first_token_timeout_s):
+            response = await self._http.send(built, stream=True)
+        try:
+            if response.status_code != httpx.codes.OK:
+                with _translated(limits.first_token_timeout_s):
+                    raise _error_from(await response.aread(), response.status_code)
+            # Headers come with the first token. httpcore reads the deadline of the body when
+            # the body is first read, from this dictionary, so it can still be changed here.
+            built.extensions["timeout"]["read"] = limits.token_timeout_s
+            yield response
+        finally:
+            await response.aclose()
+
+
+class _Answer:
+    """What has arrived of one answer; knows when ids are missing and when it is whole."""
+
+    def __init__(self, request: GenerateRequest) -> None:
+        self._end_ids = frozenset(request.end_ids)
+        self._max_tokens = request.max_tokens
+        self._num_tokens = 0
+        self._ended = False
+
+    def read(self, payloads: list[bytes]) -> list[int]:
+        """The ids of the events, checked against the count that each event carries."""
+        new: list[int] = []
+        for payload in payloads:
+            event = _decode(payload)
+            ids = _ids(event)
+            new += ids
+            self._num_tokens += len(ids)
+            counted = event.get("num_output_tokens")
+            if isinstance(counted, int) and counted != self._num_tokens:
+                raise TritonIncompleteStream(
+                    f"The engine has sent {counted} tokens, but {self._num_tokens} arrived."
+                )
+        if new:
+            self._ended = new[-1] in self._end_ids
+        return new
+
+    def check_complete(self) -> None:
+        if not self._ended and self._num_tokens < self._max_tokens:
+            raise TritonIncompleteStream(
+                f"The stream ended after {self._num_tokens} of at most {self._max_tokens} tokens "
+                "without an end token."
+            )
+
+
+def _decode(payload: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(payload)
+    except ValueError as err:
+        raise TritonMalformedJSON(f"not JSON: {payload[:200]!r}") from err
+    if not isinstance(event, dict):
+        raise TritonMalformedEvent(f"not an object: {payload[:200]!r}")
+    if "error" in event:
+        raise _error_with_text(str(event["error"]))
+    return event
+
+
+def _ids(event: dict[str, Any]) -> list[int]:
+    """Triton turns a tensor of one element into a number, and of none into an empty list."""
+    ids = event.get("output_ids")
+    if isinstance(ids, int):
+        return [ids]
+    if isinstance(ids, list) and all(isinstance(token, int) for token in ids):
+        return ids
+    raise TritonMalformedEvent(f"output_ids is missing or no list of ids: {str(event)[:200]}")
+
+
+def _error_from(body: bytes, status: int) -> errors.CogTritonError:
+    """Triton answers JSON for a request it cannot parse, one event for one the model refuses."""
+    payloads = SSEDecoder().feed(body) or [body]
+    try:
+        text = str(json.loads(payloads[0])["error"])
+    except (ValueError, KeyError, TypeError):
+        text = body[:500].decode("utf-8", "replace")
+    return _error_with_text(text, status)
+
+
+def _error_with_text(text: str, status: int | None = None) -> errors.CogTritonError:
+    """The error that a runtime has put its code into, or an unknown one with Triton's text."""
+    match = _CODED.search(text)
+    if match:
+        cls = getattr(errors, match[2], None)
+        if isinstance(cls, type) and issubclass(cls, errors.CogTritonError):
+            return cls(match[3])
+    prefix = f"HTTP {status}: " if status else ""
+    return TritonUnknownError(prefix + text)
+
+
+async def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
+    deadline_s = response.request.extensions["timeout"]["read"]
+    with _translated(deadline_s):
+        async for chunk in response.aiter_raw():
+            yield chunk
+
+
+@contextmanager
+def _translated(deadline_s: float) -> Iterator[None]:
+    """Turns httpx's errors into ours, where they arise."""
+    try:
+        yield
+    except httpx.ReadTimeout as err:
+        raise TritonTimeout(f"Triton sent nothing for {deadline_s:g} s.") from err
+    except (httpx.ConnectError, httpx.ConnectTimeout) as err:
+        raise TritonUnavailable("Triton does not accept connections.") from err
+    except httpx.TransportError as err:
+        raise TritonUnavailable(
+            f"Triton closed the connection: {err or type(err).__name__}."
+        ) from err

@@ -1,0 +1,80 @@
+"""The Triton model `tensorrt_llm` on a Python runtime: token ids in, token ids out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+# The interpreter inside Triton's stub is an isolated one: it ignores PYTHONPATH by itself.
+sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+from cog_triton.errors import CogTritonError, UserError
+from cog_triton.runtimes import parent_watchdog, slot_request
+from cog_triton.runtimes.config import RuntimeConfig
+from cog_triton.runtimes.in_flight import InFlightLoop
+from cog_triton.runtimes.request_metrics import RequestMetrics
+from cog_triton.runtimes.responses import Responder
+
+CLOSE_TIMEOUT_S = 5.0
+
+
+class TritonPythonModel:
+    """What Triton's Python backend calls; the work is done by the loop's thread."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        parent_watchdog.watch()
+        version_dir = Path(args["model_repository"]) / args["model_version"]
+        self._config = RuntimeConfig.read(version_dir)
+        engine = open_engine(self._config)
+        metrics = RequestMetrics(
+            pb_utils, args["model_name"], args["model_version"], self._config.max_batch_size
+        )
+        self._loop = InFlightLoop(
+            engine,
+            cancellation_check_period_s=self._config.cancellation_check_period_ms / 1000,
+            on_iteration=metrics.update,
+            # Triton then reports the model as failed instead of waiting for it for ever.
+            on_death=lambda: os._exit(1),
+        )
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            self._accept(request)
+
+    def finalize(self) -> None:
+        self._loop.close(CLOSE_TIMEOUT_S)
+
+    def _accept(self, request: Any) -> None:
+        sender = request.get_response_sender()
+        arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        request_id = request.request_id()
+        try:
+            if slot_request.is_stop(arrays):
+                if not request_id:
+                    raise UserError("a stop request needs the id of the request to stop.")
+                self._loop.stop_request(request_id, Responder(pb_utils, sender))
+                return
+            parsed = slot_request.parse(
+                request_id,
+                arrays,
+                request.parameters(),
+                vocab_size=self._config.vocab_size,
+                max_seq_len=self._config.max_seq_len,
+            )
+        except CogTritonError as err:
+            self._loop.reject(Responder(pb_utils, sender), err)
+            return
+        self._loop.submit(parsed, Responder(pb_utils, sender, parsed))
+
+
+def open_engine(config: RuntimeConfig) -> Any:
+    """The engine of the runtime that `runtime.json` names."""
+    if config.runtime == "openvino":
+        from cog_triton.runtimes.openvino import OpenVinoEngine
+
+        return OpenVinoEngine(config)
+    raise pb_utils.TritonModelException(f"unknown runtime {config.runtime!r} in runtime.json")
