@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from cog_triton import process_tree
 from cog_triton.errors import DeploymentError
 from cog_triton.settings import child_environment
 
@@ -35,6 +37,7 @@ class CogServer:
     ) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self._on_log = on_log or (lambda _line: None)
+        process_tree.adopt_orphans()
         env = child_environment()
         # coglet starts its worker as `python`, whichever comes first on PATH.
         env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
@@ -82,24 +85,28 @@ class CogServer:
         raise DeploymentError(f"The Cog server was not ready after {timeout_s:g} s.")
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """SIGTERM, then SIGKILL to the whole session. Safe to call twice."""
+        """SIGTERM, wait for every process below it, SIGKILL to what is left. Safe to call twice."""
+        family = process_tree.descendants(self._process.pid)
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_s)
-            except subprocess.TimeoutExpired:
-                pass
-        try:
+        process_tree.wait_gone(family, grace_s)
+        for pid in process_tree.living(family):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
+        process_tree.reap(family, grace_s)
         self._drain.join(timeout=grace_s)
 
-    def kill(self) -> None:
-        """SIGKILL to the parent process alone, as a machine under pressure would do it."""
+    def kill(self) -> list[int]:
+        """SIGKILL to the parent process alone; the process ids of all that it had started."""
+        family = process_tree.descendants(self._process.pid)
         self._process.kill()
         self._process.wait()
+        return family
 
     def _read_log(self) -> None:
         assert self._process.stdout is not None
