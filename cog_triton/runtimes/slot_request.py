@@ -59,7 +59,7 @@ UNSUPPORTED: dict[str, object] = {
     "lookahead_ngram_size": None,
     "lookahead_verification_set_size": None,
 }
-"""Tensors of the contract that no CPU runtime honours, with the value that asks for nothing.
+"""Tensors of the contract that no Python runtime honours, with the value that asks for nothing.
 
 `len_penalty`, `early_stopping` and `beam_search_diversity_rate` are not here: they act
 on beams alone, and more than one beam is refused. `runtime_top_p_min` has no effect in
@@ -77,6 +77,7 @@ class SlotRequest:
     streaming: bool = False
     exclude_input_in_output: bool = False
     end_id: int | None = None
+    pad_id: int | None = None
     stop_words: tuple[tuple[int, ...], ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
     temperature: float = 1.0
@@ -111,12 +112,14 @@ def parse(
     *,
     vocab_size: int,
     max_seq_len: int,
+    runtime: str = "openvino",
 ) -> SlotRequest:
     """The request held by `arrays` (batch dimension of 1 included) and Triton's parameters.
 
-    Raises UnsupportedInput, PromptTooLong or UserError, each naming the tensor.
+    `runtime` is the name to give where something is unsupported. Raises UnsupportedInput,
+    PromptTooLong or UserError, each naming the tensor.
     """
-    _refuse_unsupported(arrays)
+    _refuse_unsupported(arrays, runtime)
     input_ids = _input_ids(arrays, vocab_size)
     output_len = _integer(arrays, "request_output_len", None, minimum=1)
     if len(input_ids) + output_len > max_seq_len:
@@ -126,6 +129,7 @@ def parse(
         )
     top_p = _number(arrays, "runtime_top_p", 0.0, 0.0, 1.0)
     end_id = _integer(arrays, "end_id", -1, minimum=-1)
+    pad_id = _integer(arrays, "pad_id", -1, minimum=-(2**31))
     return SlotRequest(
         request_id=request_id,
         input_ids=input_ids,
@@ -133,6 +137,7 @@ def parse(
         streaming=_flag(arrays, "streaming"),
         exclude_input_in_output=_flag(arrays, "exclude_input_in_output"),
         end_id=None if end_id < 0 else end_id,
+        pad_id=None if pad_id < 0 else pad_id,
         stop_words=_words(arrays, "stop_words_list", vocab_size),
         bad_words=_words(arrays, "bad_words_list", vocab_size),
         temperature=_number(arrays, "temperature", 1.0, 0.0, math.inf),
@@ -150,13 +155,13 @@ def parse(
     )
 
 
-def _refuse_unsupported(arrays: Arrays) -> None:
+def _refuse_unsupported(arrays: Arrays, runtime: str) -> None:
     for name, array in arrays.items():
         if name not in UNSUPPORTED:
             continue
         neutral = UNSUPPORTED[name]
         if neutral is None or array.size != 1 or array.flat[0] != neutral:
-            raise UnsupportedInput(f"{name} is not supported by the openvino runtime.")
+            raise UnsupportedInput(f"{name} is not supported by the {runtime} runtime.")
 
 
 def _input_ids(arrays: Arrays, vocab_size: int) -> npt.NDArray[np.int64]:

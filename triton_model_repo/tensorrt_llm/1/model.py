@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+# ruff: noqa: E402 -- the path has to be set before this project can be imported
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +31,11 @@ class TritonPythonModel:
         parent_watchdog.watch()
         version_dir = Path(args["model_repository"]) / args["model_version"]
         self._config = RuntimeConfig.read(version_dir)
-        engine = open_engine(self._config)
+        make_loop, engine = open_engine(self._config)
         metrics = RequestMetrics(
             pb_utils, args["model_name"], args["model_version"], self._config.max_batch_size
         )
-        self._loop = InFlightLoop(
+        self._loop = make_loop(
             engine,
             cancellation_check_period_s=self._config.cancellation_check_period_ms / 1000,
             on_iteration=metrics.update,
@@ -64,6 +66,7 @@ class TritonPythonModel:
                 request.parameters(),
                 vocab_size=self._config.vocab_size,
                 max_seq_len=self._config.max_seq_len,
+                runtime=self._config.runtime,
             )
         except CogTritonError as err:
             self._loop.reject(Responder(pb_utils, sender), err)
@@ -71,10 +74,15 @@ class TritonPythonModel:
         self._loop.submit(parsed, Responder(pb_utils, sender, parsed))
 
 
-def open_engine(config: RuntimeConfig) -> Any:
-    """The engine of the runtime that `runtime.json` names."""
+def open_engine(config: RuntimeConfig) -> tuple[Callable[..., Any], Any]:
+    """The engine of the runtime that `runtime.json` names, and the loop that runs it."""
     if config.runtime == "openvino":
         from cog_triton.runtimes.openvino import OpenVinoEngine
 
-        return OpenVinoEngine(config)
+        return InFlightLoop, OpenVinoEngine(config)
+    if config.runtime == "pytorch":
+        from cog_triton.runtimes.pytorch import PyTorchEngine
+        from cog_triton.runtimes.streaming_loop import StreamingLoop
+
+        return StreamingLoop, PyTorchEngine(config, os.environ)
     raise pb_utils.TritonModelException(f"unknown runtime {config.runtime!r} in runtime.json")
