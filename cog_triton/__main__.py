@@ -17,6 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     plan = commands.add_parser("plan", help="print the resolved plan; starts nothing")
     plan.add_argument("--json", action="store_true", help="as JSON")
+    plan.add_argument("--gpus", type=Path, help="JSON file that describes another machine's GPUs")
     fetch = commands.add_parser("fetch", help="fetch the model, as the first start would")
     for command in (plan, fetch):
         command.add_argument("-f", "--file", type=Path, help="settings file")
@@ -24,6 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         config = settings.load(file=options.file)
         if options.command == "plan":
+            if options.gpus is not None:
+                config = config.model_copy(update={"gpu_inventory": options.gpus})
             print_plan(config, as_json=options.json)
         else:
             from cog_triton.model import fetch_model

@@ -192,7 +192,21 @@ class ServerDied(DeploymentError):
 class ServerStartTimeout(DeploymentError):
     code = "E3009"
     meaning = "The Triton server did not become ready in time."
-    remedy = "Raise triton.start_timeout_s for a large model; the last log lines say how far it got."
+    remedy = (
+        "Raise triton.start_timeout_s for a large model; the last log lines say how far it got."
+    )
+
+
+class EngineIncompatible(DeploymentError):
+    code = "E3010"
+    meaning = "The compiled engine does not fit this machine or these settings."
+    remedy = "Build it again with scripts/build_engine.py on this machine, or change what is named."
+
+
+class EngineBuildFailed(DeploymentError):
+    code = "E3011"
+    meaning = "A step of the engine build failed."
+    remedy = "The lines that the step printed say why; nothing of the build was kept."
 
 
 class Row(NamedTuple):

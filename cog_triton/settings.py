@@ -37,10 +37,60 @@ class EngineSettings(Section):
 
     max_batch_size: int = Field(64, ge=1, le=1024, description="requests in flight at once")
     max_seq_len: int | None = Field(None, ge=16, description="prompt plus output, in tokens")
-    max_num_tokens: int = Field(512, ge=16, description="tokens in one step, over all requests")
+    max_num_tokens: int | None = Field(
+        None, ge=16, description="tokens in one step, over all requests; 512 on CPUs, 8192 on GPUs"
+    )
+    max_input_len: int | None = Field(None, ge=1, description="prompt, in tokens")
+    max_beam_width: int = Field(1, ge=1, description="largest beam of a request")
     kv_cache_bytes: int | None = Field(None, ge=64 << 20, description="memory of the KV cache")
+    max_tokens_in_paged_kv_cache: int | None = Field(
+        None, ge=1, description="bound of a GPU's KV cache in tokens; default: what memory allows"
+    )
+    kv_cache_free_gpu_mem_fraction: float | None = Field(
+        None, gt=0, lt=1, description="KV cache's share of the GPU memory that the weights leave"
+    )
     enable_kv_cache_reuse: bool = Field(True, description="share blocks of equal prompt prefixes")
     num_threads: int | None = Field(None, ge=1, description="CPU threads; default: all cores")
+    dtype: Literal["auto", "float16", "bfloat16", "float32"] = Field(
+        "auto", description="of weights and activations on GPUs; auto: as the checkpoint has it"
+    )
+    tensor_parallel_size: int | None = Field(None, ge=1, description="default: the engine's, or 1")
+    pipeline_parallel_size: int | None = Field(
+        None, ge=1, description="default: the engine's, or 1"
+    )
+    num_parameters: int | None = Field(
+        None, ge=1, description="of the model, to judge its size before it is fetched"
+    )
+
+
+FlagValue = bool | int | float | str | list[str]
+
+
+class BuildSettings(Section):
+    """How a TensorRT engine is made from a checkpoint."""
+
+    method: Literal["auto", "trtllm_build", "llm_api"] = Field(
+        "auto", description="auto: convert_checkpoint.py and trtllm-build where they can do it"
+    )
+    quantization: Literal[
+        "none",
+        "int8_weight_only",
+        "int4_weight_only",
+        "smoothquant",
+        "fp8",
+        "fp8_rowwise",
+        "int4_awq",
+    ] = "none"
+    kv_cache_quantization: Literal["none", "int8", "fp8"] = "none"
+    smoothquant_alpha: float = Field(0.5, ge=0, le=1)
+    quant_ckpt_path: Path | None = Field(None, description="weights that are AWQ-quantised already")
+    workers: int | None = Field(None, ge=1, description="ranks built at once; default: all")
+    flags: dict[str, FlagValue] = Field({}, description="more flags for trtllm-build")
+    convert_flags: dict[str, FlagValue] = Field({}, description="more for convert_checkpoint.py")
+    trtllm_build: str = Field("trtllm-build", description="the program, a path or on PATH")
+    examples_dir: Path = Field(
+        Path("/app/examples"), description="TensorRT-LLM's examples, with models/core below"
+    )
 
 
 class TritonSettings(Section):
@@ -73,12 +123,24 @@ class PromptSettings(Section):
 class Settings(Section):
     """All settings of a deployment."""
 
-    model: str = Field("smollm2-135m-instruct", min_length=1, description="name or path")
+    model: str = Field(
+        "smollm2-135m-instruct", min_length=1, description="name, path, URL, or org/name of the Hub"
+    )
     runtime: Literal["auto", "openvino", "pytorch", "tensorrt"] = "auto"
     cache_dir: Path = Field(default_factory=lambda: default_cache_dir(os.environ))
     run_dir: Path | None = Field(None, description="model repository and logs of one server")
     concurrency: int | None = Field(None, ge=1, description="predictions that Cog runs at once")
+    gpu_inventory: Path | None = Field(
+        None, description="JSON file that describes GPUs, instead of those of this machine"
+    )
     engine: EngineSettings = EngineSettings()
+    build: BuildSettings = BuildSettings()
+    tensorrt: dict[str, bool | int | float | str] = Field(
+        {}, description="the C++ backend's template variables, by their name in TensorRT-LLM 1.1"
+    )
+    pytorch: dict[str, Any] = Field(
+        {}, description="further arguments of tensorrt_llm.LLM, by their name in 1.1"
+    )
     triton: TritonSettings = TritonSettings()
     client: ClientSettings = ClientSettings()
     prompt: PromptSettings = PromptSettings()
@@ -87,6 +149,11 @@ class Settings(Section):
     def models_dir(self) -> Path:
         """Where fetched models are kept, each in a directory of its own."""
         return self.cache_dir / "models"
+
+    @property
+    def engines_dir(self) -> Path:
+        """Where engines that were built on this machine are kept."""
+        return self.cache_dir / "engines"
 
     @property
     def resolved_run_dir(self) -> Path:
@@ -119,6 +186,24 @@ def load(environ: Mapping[str, str] | None = None, *, file: Path | None = None) 
     if "concurrency" not in values and environ.get("COG_MAX_CONCURRENCY"):
         values["concurrency"] = environ["COG_MAX_CONCURRENCY"]
     values.setdefault("cache_dir", default_cache_dir(environ))
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as err:
+        raise SettingsError(_explain(err)) from err
+
+
+def changed(config: Settings, changes: Mapping[str, object]) -> Settings:
+    """A copy with keys changed, named by their path (`engine.max_seq_len`).
+
+    Raises SettingsError that names every wrong key.
+    """
+    values = config.model_dump(exclude_unset=True)
+    for path, value in changes.items():
+        *sections, key = path.split(".")
+        place = values
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[key] = value
     try:
         return Settings.model_validate(values)
     except ValidationError as err:
