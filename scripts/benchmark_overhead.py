@@ -58,7 +58,11 @@ class Bench:
         self.model = model
         self.tokenizer = Tokenizer.load(model.path)
         self.cog = CogServer(COG_PORT, concurrency=self.config.resolved_concurrency)
-        self.cog.wait_ready(self.config.triton.start_timeout_s)
+        try:
+            self.cog.wait_ready(self.config.triton.start_timeout_s)
+        except BaseException:
+            self.cog.stop()
+            raise
         command = [sys.executable, str(PROJECT / "benchmarks/engine_process.py")]
         self.engine = subprocess.Popen(
             [*command, json.dumps(asdict(planned.config))],
@@ -153,7 +157,9 @@ def main() -> None:
     bench = Bench()
     figures: dict[str, object] = {}
     try:
-        header = f"{'streams':>7} {'A engine':>10} {'B Triton':>10} {'C Cog':>10} {'B/A':>6} {'C/A':>6}"
+        header = (
+            f"{'streams':>7} {'A engine':>10} {'B Triton':>10} {'C Cog':>10} {'B/A':>6} {'C/A':>6}"
+        )
         print(header + f" {'A first':>9} {'B first':>9} {'C first':>9} {'C/A':>6}", flush=True)
         for num in options.concurrency:
             sides = measure(bench, num, options.repeats)

@@ -12,7 +12,9 @@ import pytest
 from cog_triton.errors import CogTritonError, PromptTooLong, UnsupportedInput, UserError
 from cog_triton.runtimes.slot_request import UNSUPPORTED, SlotRequest, parse
 
-CONTRACT = json.loads((Path(__file__).parent / "data/contracts/tensorrt_llm_model.json").read_text())
+CONTRACT = json.loads(
+    (Path(__file__).parent / "data/contracts/tensorrt_llm_model.json").read_text()
+)
 
 
 def request(parameters: str = "", **tensors: Any) -> SlotRequest:

@@ -51,7 +51,9 @@ def test_cuts_never_change_the_events(
     events: list[list[str]], newline: str, points: list[int]
 ) -> None:
     """Any cut, also inside a character or a CRLF, gives the events that were written."""
-    text = "".join("".join(f"data: {line}{newline}" for line in event) + newline for event in events)
+    text = "".join(
+        "".join(f"data: {line}{newline}" for line in event) + newline for event in events
+    )
     expected = ["\n".join(event).encode() for event in events]
     assert decode(cut(text.encode(), points)) == expected
 
@@ -59,6 +61,8 @@ def test_cuts_never_change_the_events(
 @given(payloads, newlines)
 def test_byte_by_byte(events: list[list[str]], newline: str) -> None:
     """A byte at a time is a cut like any other."""
-    text = "".join("".join(f"data: {line}{newline}" for line in event) + newline for event in events)
+    text = "".join(
+        "".join(f"data: {line}{newline}" for line in event) + newline for event in events
+    )
     data = text.encode()
     assert decode([data[i : i + 1] for i in range(len(data))]) == decode([data])
