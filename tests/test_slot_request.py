@@ -68,7 +68,7 @@ def test_min_p_out_of_range(parameters: str) -> None:
 
 
 def test_every_input_of_the_contract_is_either_read_or_refused() -> None:
-    """No input of the contract is silently ignored: it is parsed, refused, or acts on beams alone."""
+    """No input of the contract is ignored: it is parsed, refused, or acts on beams alone."""
     read = {
         "input_ids", "input_lengths", "request_output_len", "streaming", "end_id", "pad_id",
         "exclude_input_in_output", "stop_words_list", "bad_words_list", "temperature",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,7 @@ newlines = st.sampled_from(["\n", "\r\n", "\r"])
 def cut(data: bytes, points: list[int]) -> list[bytes]:
     places = sorted({point % (len(data) + 1) for point in points})
     edges = [0, *places, len(data)]
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(edges)]
 
 
 def decode(chunks: list[bytes]) -> list[bytes]:
