@@ -106,4 +106,4 @@ class Predictor(BasePredictor):
         ),
     ) -> ConcatenateIterator[str]:
         inputs = {name: value for name, value in locals().items() if name != "self"}
-        return await self.deployment.predict(inputs)  # type: ignore[return-value]
+        return await self.deployment.predict(inputs)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 TAIL_BYTES = 4096
 READ_BYTES = 1 << 16
+CONFLICT = 409
 
 
 @dataclass
@@ -47,6 +48,18 @@ async def run_all(
 async def _run(
     host: str, port: int, path: str, body: object, *, accept: str, marker: bytes
 ) -> StreamTimes:
+    started_at = time.perf_counter()
+    while True:
+        times = await _once(host, port, path, body, accept=accept, marker=marker)
+        # coglet answers 409 to 1-3 % of simultaneous arrivals although slots are free.
+        if times.status != CONFLICT:
+            times.started_at = started_at
+            return times
+
+
+async def _once(
+    host: str, port: int, path: str, body: object, *, accept: str, marker: bytes
+) -> StreamTimes:
     times = StreamTimes()
     reader, writer = await asyncio.open_connection(host, port)
     try:
@@ -56,7 +69,6 @@ async def _run(
             f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n"
             "Connection: close\r\n\r\n"
         )
-        times.started_at = time.perf_counter()
         writer.write(head.encode() + payload)
         await _read(reader, times, marker)
     finally:

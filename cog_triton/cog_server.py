@@ -1,4 +1,4 @@
-"""A Cog server on `predict.py` as a child process: what `make predict`, tests and benchmarks run."""
+"""A Cog server on `predict.py` as a child process, for `make predict`, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from cog_triton import process_tree
+from cog_triton import ports, process_tree
 from cog_triton.errors import DeploymentError
 from cog_triton.settings import child_environment
 
@@ -25,7 +25,10 @@ POLL_S = 0.02
 
 
 class CogServer:
-    """`python -m cog.server.http` in a session of its own; `stop` leaves no process behind."""
+    """`python -m cog.server.http` in a session of its own; `stop` leaves no process behind.
+
+    Raises PortInUse if another program listens on the port.
+    """
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class CogServer:
     ) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self._on_log = on_log or (lambda _line: None)
+        ports.check_free({"the Cog server's port": ("127.0.0.1", port)})
         process_tree.adopt_orphans()
         env = child_environment()
         # coglet starts its worker as `python`, whichever comes first on PATH.

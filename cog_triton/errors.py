@@ -192,9 +192,7 @@ class ServerDied(DeploymentError):
 class ServerStartTimeout(DeploymentError):
     code = "E3009"
     meaning = "The Triton server did not become ready in time."
-    remedy = (
-        "Raise triton.start_timeout_s for a large model; the last log lines say how far it got."
-    )
+    remedy = "For a large model raise triton.start_timeout_s; the log lines say how far it got."
 
 
 class EngineIncompatible(DeploymentError):

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
 
-from cog_triton.errors import PromptTooLong
+from cog_triton.errors import PromptRequired, PromptTooLong
 from cog_triton.generate_client import GenerateClient
 from cog_triton.generate_request import GenerateRequest
 from cog_triton.inputs import PredictionInputs
@@ -100,6 +100,8 @@ class TextGenerator:
         input_ids = self.tokenizer.encode(
             rendered.text, add_special_tokens=rendered.add_special_tokens
         )
+        if not input_ids:
+            raise PromptRequired("The prompt has no text that the tokenizer knows.")
         report.input_token_count = len(input_ids)
         room = self.limits.max_seq_len - len(input_ids)
         if room < 1:

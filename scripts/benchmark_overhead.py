@@ -30,6 +30,10 @@ from cog_triton.text.tokenizer import Tokenizer
 
 COG_PORT = 5055
 MAX_TOKENS = 128
+HEADER = (
+    f"{'streams':>7} {'A engine':>10} {'B Triton':>10} {'C Cog':>10} {'B/A':>6} {'C/A':>6}"
+    f" {'A first':>9} {'B first':>9} {'C first':>9} {'C/A':>6}"
+)
 TRITON_PATH = "/v2/models/tensorrt_llm/generate_stream"
 
 
@@ -58,7 +62,11 @@ class Bench:
         self.model = model
         self.tokenizer = Tokenizer.load(model.path)
         self.cog = CogServer(COG_PORT, concurrency=self.config.resolved_concurrency)
-        self.cog.wait_ready(self.config.triton.start_timeout_s)
+        try:
+            self.cog.wait_ready(self.config.triton.start_timeout_s)
+        except BaseException:
+            self.cog.stop()
+            raise
         command = [sys.executable, str(PROJECT / "benchmarks/engine_process.py")]
         self.engine = subprocess.Popen(
             [*command, json.dumps(asdict(planned.config))],
@@ -153,8 +161,7 @@ def main() -> None:
     bench = Bench()
     figures: dict[str, object] = {}
     try:
-        header = f"{'streams':>7} {'A engine':>10} {'B Triton':>10} {'C Cog':>10} {'B/A':>6} {'C/A':>6}"
-        print(header + f" {'A first':>9} {'B first':>9} {'C first':>9} {'C/A':>6}", flush=True)
+        print(HEADER, flush=True)
         for num in options.concurrency:
             sides = measure(bench, num, options.repeats)
             figures[str(num)] = {name: asdict(side) for name, side in sides.items()}

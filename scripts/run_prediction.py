@@ -60,9 +60,10 @@ def stream(url: str, inputs: dict[str, Any]) -> int:
     decoder = SSEDecoder()
     headers = {"Accept": "text/event-stream"}
     timeout = httpx.Timeout(10, read=None)
-    with httpx.Client(base_url=url, timeout=timeout, trust_env=False) as http, http.stream(
-        "POST", "/predictions", json={"input": inputs}, headers=headers
-    ) as response:
+    with (
+        httpx.Client(base_url=url, timeout=timeout, trust_env=False) as http,
+        http.stream("POST", "/predictions", json={"input": inputs}, headers=headers) as response,
+    ):
         if response.status_code != httpx.codes.OK:
             print(response.read().decode("utf-8", "replace"), file=sys.stderr)
             return 1

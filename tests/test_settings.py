@@ -71,7 +71,7 @@ def test_frozen(tmp_path: Path) -> None:
     """Nothing changes the settings after they are parsed."""
     loaded = settings.load(write(tmp_path, ""))
     with pytest.raises(ValueError, match="frozen"):
-        loaded.model = "other"
+        loaded.model = "other"  # type: ignore[misc]
 
 
 def test_instances_on_other_ports_have_other_run_directories(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 from cog_triton.errors import CogTritonError, PromptTooLong, UnsupportedInput, UserError
 from cog_triton.runtimes.slot_request import UNSUPPORTED, SlotRequest, parse
 
-CONTRACT = json.loads((Path(__file__).parent / "data/contracts/tensorrt_llm_model.json").read_text())
+CONTRACT = json.loads(
+    (Path(__file__).parent / "data/contracts/tensorrt_llm_model.json").read_text()
+)
 
 
 def request(parameters: str = "", **tensors: Any) -> SlotRequest:
@@ -66,7 +68,7 @@ def test_min_p_out_of_range(parameters: str) -> None:
 
 
 def test_every_input_of_the_contract_is_either_read_or_refused() -> None:
-    """No input of the contract is silently ignored: it is parsed, refused, or acts on beams alone."""
+    """No input of the contract is ignored: it is parsed, refused, or acts on beams alone."""
     read = {
         "input_ids", "input_lengths", "request_output_len", "streaming", "end_id", "pad_id",
         "exclude_input_in_output", "stop_words_list", "bad_words_list", "temperature",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,7 @@ newlines = st.sampled_from(["\n", "\r\n", "\r"])
 def cut(data: bytes, points: list[int]) -> list[bytes]:
     places = sorted({point % (len(data) + 1) for point in points})
     edges = [0, *places, len(data)]
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(edges)]
 
 
 def decode(chunks: list[bytes]) -> list[bytes]:
@@ -51,7 +53,9 @@ def test_cuts_never_change_the_events(
     events: list[list[str]], newline: str, points: list[int]
 ) -> None:
     """Any cut, also inside a character or a CRLF, gives the events that were written."""
-    text = "".join("".join(f"data: {line}{newline}" for line in event) + newline for event in events)
+    text = "".join(
+        "".join(f"data: {line}{newline}" for line in event) + newline for event in events
+    )
     expected = ["\n".join(event).encode() for event in events]
     assert decode(cut(text.encode(), points)) == expected
 
@@ -59,6 +63,8 @@ def test_cuts_never_change_the_events(
 @given(payloads, newlines)
 def test_byte_by_byte(events: list[list[str]], newline: str) -> None:
     """A byte at a time is a cut like any other."""
-    text = "".join("".join(f"data: {line}{newline}" for line in event) + newline for event in events)
+    text = "".join(
+        "".join(f"data: {line}{newline}" for line in event) + newline for event in events
+    )
     data = text.encode()
     assert decode([data[i : i + 1] for i in range(len(data))]) == decode([data])

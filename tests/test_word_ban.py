@@ -20,7 +20,11 @@ def accepts(gbnf: str, text: str) -> bool:
         name, _, body = rule.partition(" ::= ")
         choices = re.findall(r"\[(\^?)((?:\\U[0-9A-F]{8})+)\] (s\d+)", body)
         rules[name] = [
-            (bool(caret), {chr(int(code, 16)) for code in re.findall(r"\\U([0-9A-F]{8})", codes)}, to)
+            (
+                bool(caret),
+                {chr(int(code, 16)) for code in re.findall(r"\\U([0-9A-F]{8})", codes)},
+                to,
+            )
             for caret, codes, to in choices
         ]
         assert '""' in body

@@ -62,7 +62,7 @@ class _Arrival:
 
 def tokens_a_response(num_active: int) -> int:
     """How many tokens of a stream leave together: one while the sender keeps up easily."""
-    return 1 if num_active <= 8 else 2 if num_active <= 24 else 4
+    return 1 if num_active <= 8 else 4
 
 
 class InFlightLoop:

@@ -100,7 +100,8 @@ class OpenVinoEngine:
             generation.top_k = request.top_k
         generation.min_p = request.min_p
         if request.seed is not None:
-            generation.rng_seed = request.seed
+            # The sampler's generator takes 32 bits: both halves count, and small seeds stay.
+            generation.rng_seed = (request.seed ^ (request.seed >> 32)) & 0xFFFFFFFF
 
     def _ban(self, bad_words: tuple[tuple[int, ...], ...]) -> Any:
         words = {self._tokenizer.decode(list(ids), skip_special_tokens=False) for ids in bad_words}

@@ -51,9 +51,7 @@ class Responder:
         response = self._backend.InferenceResponse(
             output_tensors=[], error=self._backend.TritonError(text)
         )
-        self._sender.send(
-            response, flags=self._backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        )
+        self._sender.send(response, flags=self._backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _response(self, ids: Sequence[int], log_probs: Sequence[float]) -> Any:
         request = self._request
