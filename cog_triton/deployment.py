@@ -46,7 +46,7 @@ class Deployment:
             config = config.model_copy(update={"model": weights})
         started_at = time.perf_counter()
         model = await asyncio.to_thread(fetch_model, config)
-        planned = engine.plan_engine(config, model)
+        planned = await asyncio.to_thread(engine.plan_engine, config, model)
         say(f"Starting Triton for {config.model} on the {planned.runtime.name} runtime")
         server = start_server(config, planned)
         try:
@@ -55,7 +55,7 @@ class Deployment:
             generator = TextGenerator(
                 tokenizer,
                 GenerateClient(server.http_url, config.client),
-                ModelLimits(model.end_ids, model.pad_id, planned.max_seq_len),
+                model_limits(planned),
                 config.prompt,
             )
             await prove_streaming(generator)
@@ -99,7 +99,23 @@ def start_server(config: Settings, planned: engine.Engine) -> TritonServer:
         {"tensorrt_llm": engine.template_values(planned)},
         files={f"tensorrt_llm/1/{FILE_NAME}": planned.config.to_json()},
     )
-    return TritonServer.start(config.triton, installation, repository, run_dir)
+    # The C++ backend runs one rank a GPU under mpirun; the LLM API starts its own processes.
+    world_size = planned.world_size if planned.runtime.name == "tensorrt" else 1
+    return TritonServer.start(
+        config.triton, installation, repository, run_dir, world_size=world_size
+    )
+
+
+def model_limits(planned: engine.Engine) -> ModelLimits:
+    """What predictions must know of the engine."""
+    return ModelLimits(
+        end_ids=planned.model.end_ids,
+        pad_id=planned.model.pad_id,
+        max_seq_len=planned.max_seq_len,
+        max_input_len=planned.max_input_len,
+        # The contract has no tensor for min_p; the C++ backend would drop it silently.
+        takes_min_p=planned.runtime.name != "tensorrt",
+    )
 
 
 def say(line: str) -> None:

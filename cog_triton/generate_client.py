@@ -56,7 +56,8 @@ class GenerateClient:
                 ids = answer.read(decoder.feed(chunk))
                 if ids:
                     yield ids
-        answer.check_complete()
+        if last := answer.finish():
+            yield last
 
     @asynccontextmanager
     async def _open(self, request: GenerateRequest) -> AsyncIterator[httpx.Response]:
@@ -83,13 +84,19 @@ class GenerateClient:
 
 
 class _Answer:
-    """What has arrived of one answer; knows when ids are missing and when it is whole."""
+    """What has arrived of one answer; knows when ids are missing and when it is whole.
+
+    TensorRT-LLM's own sampler keeps the end id to itself, and its last response is empty; that
+    id is put back here, so that an answer ends in the same way on every runtime.
+    """
 
     def __init__(self, request: GenerateRequest) -> None:
+        self._end_id = request.end_ids[0]
         self._end_ids = frozenset(request.end_ids)
         self._max_tokens = request.max_tokens
         self._num_tokens = 0
         self._ended = False
+        self._last_empty = False
 
     def read(self, payloads: list[bytes]) -> list[int]:
         """The ids of the events, checked against the count that each event carries."""
@@ -100,20 +107,29 @@ class _Answer:
             new += ids
             self._num_tokens += len(ids)
             counted = event.get("num_output_tokens")
-            if isinstance(counted, int) and counted != self._num_tokens:
+            # The C++ backend counts the tokens of one response, the Python runtimes all so far.
+            if isinstance(counted, int) and counted not in (self._num_tokens, len(ids)):
                 raise TritonIncompleteStream(
                     f"The engine has sent {counted} tokens, but {self._num_tokens} arrived."
                 )
-        if new:
-            self._ended = new[-1] in self._end_ids
+            self._last_empty = not ids
+            if ids:
+                self._ended = ids[-1] in self._end_ids
         return new
 
-    def check_complete(self) -> None:
-        if not self._ended and self._num_tokens < self._max_tokens:
-            raise TritonIncompleteStream(
-                f"The stream ended after {self._num_tokens} of at most {self._max_tokens} tokens "
-                "without an end token."
-            )
+    def finish(self) -> list[int]:
+        """The end id that the engine kept to itself, if it did; raises if the answer is not whole.
+
+        Raises TritonIncompleteStream.
+        """
+        if self._ended or self._num_tokens >= self._max_tokens:
+            return []
+        if self._last_empty:
+            return [self._end_id]
+        raise TritonIncompleteStream(
+            f"The stream ended after {self._num_tokens} of at most {self._max_tokens} tokens "
+            "without an end token."
+        )
 
 
 def _decode(payload: bytes) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
 
-from cog_triton.errors import PromptRequired, PromptTooLong
+from cog_triton.errors import PromptRequired, PromptTooLong, UnsupportedInput
 from cog_triton.generate_client import GenerateClient
 from cog_triton.generate_request import GenerateRequest
 from cog_triton.inputs import PredictionInputs
@@ -23,11 +23,13 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True)
 class ModelLimits:
-    """What the model and its engine set: token ids and a count of tokens."""
+    """What the model and its engine set: token ids and counts of tokens."""
 
     end_ids: tuple[int, ...]
     pad_id: int
     max_seq_len: int
+    max_input_len: int
+    takes_min_p: bool = True
 
 
 @dataclass
@@ -96,6 +98,8 @@ class TextGenerator:
     def _request(
         self, inputs: PredictionInputs, report: Report, log: Callable[[str], None], request_id: str
     ) -> GenerateRequest:
+        if inputs.sampling.min_p and not self.limits.takes_min_p:
+            raise UnsupportedInput("min_p is not supported by the tensorrt runtime.")
         rendered = self._render(inputs)
         input_ids = self.tokenizer.encode(
             rendered.text, add_special_tokens=rendered.add_special_tokens
@@ -103,12 +107,7 @@ class TextGenerator:
         if not input_ids:
             raise PromptRequired("The prompt has no text that the tokenizer knows.")
         report.input_token_count = len(input_ids)
-        room = self.limits.max_seq_len - len(input_ids)
-        if room < 1:
-            raise PromptTooLong(
-                f"The prompt has {len(input_ids)} tokens; the context holds "
-                f"{self.limits.max_seq_len}, with at least one for the answer."
-            )
+        room = self._room(len(input_ids))
         max_tokens = min(inputs.max_tokens, room)
         if max_tokens < inputs.max_tokens:
             log(f"max_tokens cut from {inputs.max_tokens} to {room}, the room in the context")
@@ -123,6 +122,17 @@ class TextGenerator:
             bad_words=to_word_list(self._bad_word_ids(inputs)),
             request_id=request_id,
         )
+
+    def _room(self, num_input_tokens: int) -> int:
+        """How many tokens the context has left for the answer; raises PromptTooLong."""
+        limits = self.limits
+        room = limits.max_seq_len - num_input_tokens
+        if room < 1 or num_input_tokens > limits.max_input_len:
+            raise PromptTooLong(
+                f"The prompt has {num_input_tokens} tokens; at most "
+                f"{min(limits.max_input_len, limits.max_seq_len - 1)} fit."
+            )
+        return room
 
     def _render(self, inputs: PredictionInputs) -> Rendered:
         system_prompt = inputs.system_prompt or self.prompt.system_prompt

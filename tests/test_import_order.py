@@ -12,11 +12,12 @@ PACKAGE = Path(__file__).parent.parent / "cog_triton"
 
 STAGES: list[tuple[str, ...]] = [
     ("errors",),
-    ("process_tree", "runtimes.config"),
+    ("process_tree", "runtimes.config", "runtimes.llm_api_arguments", "runtimes.mpi_environment"),
     ("settings",),
-    ("artifacts", "model"),
-    ("gpu_inventory", "machine", "engine_config", "engine_check", "build", "engine"),
+    ("artifacts",),
     ("template", "template_variables", "template_values", "tensorrt_config"),
+    ("gpu_inventory", "machine", "runtime_choice", "model_size", "engine_config"),
+    ("engine_check", "build", "engine", "model"),
     ("text_model_values", "model_repository"),
     ("ports", "triton_installation", "launch", "server_log", "child_session", "server"),
     ("sse", "generate_request", "generate_client"),
@@ -26,7 +27,11 @@ STAGES: list[tuple[str, ...]] = [
 ]
 """The way of the data, from left to right; `text` and `runtimes` are further restricted below."""
 
-ALONE = {"text": {"errors"}, "runtimes": {"errors", "text"}, "artifacts": {"errors", "settings"}}
+ALONE = {
+    "text": {"errors"},
+    "runtimes": {"errors", "text", "template"},
+    "artifacts": {"errors", "settings"},
+}
 """Rooms that know nothing of the stages to their left but these: `runtimes` runs inside Triton."""
 
 

@@ -171,7 +171,7 @@ async def test_many_requests_at_once(client: GenerateClient) -> None:
 async def test_text_in_text_out(slot: Running, client: GenerateClient) -> None:
     """The whole way of a prediction behind Cog: the toy engine says the prompt twice."""
     model = ModelDirectory.read(slot.engine)
-    limits = ModelLimits(model.end_ids, model.pad_id, MAX_SEQ_LEN)
+    limits = ModelLimits(model.end_ids, model.pad_id, MAX_SEQ_LEN, MAX_SEQ_LEN)
     tokenizer = Tokenizer.load(slot.engine)
     generator = TextGenerator(tokenizer, client, limits, PromptSettings())
     asked = inputs.check({"prompt": "The fox", "prompt_template": "{prompt}", "temperature": 0.0})

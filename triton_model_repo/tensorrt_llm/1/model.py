@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-# ruff: noqa: E402 -- the path has to be set before this project can be imported
 import os
 import sys
 from collections.abc import Callable
