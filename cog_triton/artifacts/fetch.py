@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cog_triton.artifacts.archive_source import is_url, url_model
 from cog_triton.artifacts.embedded import EMBEDDED_MODELS, embedded_model
+from cog_triton.artifacts.hub import HubName, hub_model
 from cog_triton.artifacts.local import local_model
 from cog_triton.artifacts.model_directory import ModelDirectory
 from cog_triton.artifacts.options import FetchOptions, PreparedFor
@@ -40,9 +42,19 @@ SOURCE_KINDS: list[SourceKind] = [
         lambda name, store, options: embedded_model(EMBEDDED_MODELS[name], store / name, options),
     ),
     SourceKind(
-        "a path on this machine (a model directory, or a .gguf file)",
+        "a path on this machine (a model directory, a .gguf file, or a tar archive)",
         _looks_like_path,
         lambda path, store, options: local_model(Path(path), store, options),
+    ),
+    SourceKind(
+        "a URL (https://… of a .tar, .tar.gz, .tar.zst or .gguf, with #sha256=… to be checked)",
+        is_url,
+        url_model,
+    ),
+    SourceKind(
+        "a model of the Hugging Face Hub (org/name, org/name@revision, org/name/file.gguf)",
+        lambda source: HubName.parse(source) is not None,
+        hub_model,
     ),
 ]
 
@@ -95,5 +107,5 @@ def _locate(source: str, store: Path, options: FetchOptions) -> Path | Publicati
             return kind.locate(source, store, options)
     raise ArtifactUnavailable(
         f"{source!r} is no kind of source that is supported, and no such path exists here; "
-        "supported are " + " and ".join(kind.description for kind in SOURCE_KINDS)
+        "supported are " + ", ".join(kind.description for kind in SOURCE_KINDS)
     )

@@ -1,10 +1,11 @@
-"""Models that lie on this machine already: a directory, or a GGUF file."""
+"""Models that lie on this machine already: a directory, a GGUF file, or an archive."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
+from cog_triton.artifacts.archive_source import local_archive
 from cog_triton.artifacts.gguf_directory import (
     WEIGHTS_NAME,
     derived_space_bytes,
@@ -21,13 +22,19 @@ from cog_triton.errors import ArtifactCorrupt, ArtifactUnavailable
 def local_model(path: Path, store: Path, options: FetchOptions) -> Path | Publication:
     """A model directory as it lies; a GGUF gets a directory below `store` that links to it.
 
-    A directory that holds one bare GGUF, without a tokenizer, counts as that GGUF.
+    A directory that holds one bare GGUF, without a tokenizer, counts as that GGUF. An archive is
+    unpacked below `store`.
 
     Raises: ArtifactUnavailable when there is nothing at `path`; ArtifactCorrupt for a file of
-    another kind. Building raises ArtifactCorrupt or UnsupportedModel.
+    another kind. Building raises ArtifactCorrupt, UnsupportedModel or ArtifactUnavailable.
     """
     if path.is_file():
-        return _gguf_model(path, store, options)
+        try:
+            is_gguf = has_gguf_magic(path)
+        except OSError as err:
+            raise ArtifactUnavailable(f"{path} cannot be read ({err})") from err
+        make = _gguf_model if is_gguf else local_archive
+        return make(path, store, options)
     if not path.is_dir():
         raise ArtifactUnavailable(f"there is no file or directory {path}")
     weights = sorted(path.glob("*.gguf"))
@@ -41,7 +48,7 @@ def local_model(path: Path, store: Path, options: FetchOptions) -> Path | Public
 
 def _gguf_model(path: Path, store: Path, options: FetchOptions) -> Publication:
     if not has_gguf_magic(path):
-        raise ArtifactCorrupt(f"{path} is neither a directory nor a GGUF file")
+        raise ArtifactCorrupt(f"{path} is not a GGUF file")
     target = path.resolve()
     tag = hashlib.sha256(str(target).encode()).hexdigest()[:8]  # two files may share a name
 

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,23 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All files of one directory and the recipe they were made by."""
+    """All files of one directory and the recipe they were made by.
+
+    `origin` says what the source was found to be when it was fetched, for example the commit that
+    a branch stood at: {"commit": "…"}.
+    """
 
     recipe: Recipe
     files: Mapping[str, FileRecord]
+    origin: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(directory: Path, recipe: Recipe, known_sha256: Mapping[str, str]) -> Manifest:
+    def of(
+        directory: Path,
+        recipe: Recipe,
+        known_sha256: Mapping[str, str],
+        origin: Mapping[str, str] | None = None,
+    ) -> Manifest:
         """Record every file below `directory`; hashes that are known already are not computed."""
         files: dict[str, FileRecord] = {}
         for path in sorted(directory.rglob("*")):
@@ -79,7 +89,7 @@ class Manifest:
             stat = path.stat()
             sha256 = None if path.is_symlink() else known_sha256.get(name) or sha256_of(path)
             files[name] = FileRecord(stat.st_size, stat.st_mtime_ns, sha256)
-        return Manifest(recipe, files)
+        return Manifest(recipe, files, origin or {})
 
     @staticmethod
     def read(directory: Path) -> Manifest | None:
@@ -91,7 +101,7 @@ class Manifest:
         try:
             data: dict[str, Any] = json.loads(path.read_bytes())
             files = {name: FileRecord(**record) for name, record in data["files"].items()}
-            return Manifest(Recipe(**data["recipe"]), files)
+            return Manifest(Recipe(**data["recipe"]), files, dict(data.get("origin", {})))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as err:
@@ -115,7 +125,7 @@ class Manifest:
         if files == self.files:
             return
         try:
-            Manifest(self.recipe, files).write(directory)
+            replace(self, files=files).write(directory)
         except OSError as err:
             _log.info("the times of %s are checked again at the next start: %s", directory, err)
 

@@ -12,6 +12,12 @@ from cog_triton.artifacts.manifest import Manifest
 from cog_triton.artifacts.openvino_ir import IR_FILES
 from cog_triton.errors import ArtifactCorrupt
 
+# Weights in the order in which Hugging Face's libraries look for them, and the index of shards.
+_CHECKPOINTS = (
+    ("*.safetensors", "model.safetensors.index.json"),
+    ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
+    ("*.pth", "pytorch_model.pth.index.json"),
+)
 ModelFormat = Literal["gguf", "openvino_ir", "checkpoint", "engine"]
 
 
@@ -86,16 +92,25 @@ def _find_weights(path: Path, config: dict[str, Any]) -> tuple[ModelFormat, Path
         return "gguf", gguf_files[0]
     if gguf_files:
         raise ArtifactCorrupt(f"{path} holds {len(gguf_files)} GGUF files, one is expected")
-    if (path / "model.safetensors.index.json").exists():
-        shards = _read_json(path, "model.safetensors.index.json").get("weight_map", {})
-        for name in sorted(set(shards.values())):
-            _need_file(path, name)
-        return "checkpoint", path
-    if any(path.glob("*.safetensors")):
+    if _has_checkpoint(path):
         return "checkpoint", path
     raise ArtifactCorrupt(
-        f"{path} holds no weights: no *.safetensors, *.gguf, openvino_model.xml or rank0.engine"
+        f"{path} holds no weights: no *.safetensors, *.gguf, pytorch_model*.bin, "
+        "openvino_model.xml or rank0.engine"
     )
+
+
+def _has_checkpoint(path: Path) -> bool:
+    """Whether a Hugging Face checkpoint lies here, with every shard that its index names."""
+    for pattern, index in _CHECKPOINTS:
+        if (path / index).exists():
+            shards = _read_json(path, index).get("weight_map", {})
+            for name in sorted(set(shards.values())):
+                _need_file(path, name)
+            return True
+        if any(path.glob(pattern)):
+            return True
+    return False
 
 
 def _model_config(config: dict[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,20 @@
 """Publish a directory as a whole: it appears under its name complete and checked, or not at all.
 
 Beside `<name>` there may be, all hidden: `.<name>.lock` (held while one process builds),
-`.<name>.staging-*` (what it builds in) and `.<name>.old-*` (what it replaced). The two latter are
-only ever used under the lock, so whoever holds it may remove what dead processes left.
+`.<name>.staging-*` (what it builds in), `.<name>.partial-*` (what a broken download has so far) and
+`.<name>.old-*` (what it replaced). The three latter are only ever used under the lock, so whoever
+holds it may remove what dead processes left; only what is partial and of the same source is kept.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
@@ -30,12 +32,17 @@ class Workspace:
     """Where a build works: `model` becomes the published directory, `scratch` is thrown away.
 
     `previous` is the intact directory of the same source that is about to be replaced, or None.
+    `partial` does not exist yet: a build that can go on where an earlier one was broken off makes
+    it and works there; unlike the rest it survives a failure, until the directory is published.
+    What a build writes into `origin` is recorded in the manifest.
     """
 
     model: Path
     scratch: Path
     previous: Path | None
     disk_usage: Callable[[Path], DiskUsage]
+    partial: Path | None = None
+    origin: dict[str, str] = field(default_factory=dict)
 
     def need_space(self, num_bytes: int) -> None:
         """Raises: ArtifactUnavailable when the disk has less than `num_bytes` free."""
@@ -139,25 +146,30 @@ def _build_and_publish(
     intact: Path | None,
     disk_usage: Callable[[Path], DiskUsage],
 ) -> None:
+    recipe = publication.recipe
+    tag = hashlib.sha256(recipe.source.encode()).hexdigest()[:8]
+    partial = dest.parent / f".{dest.name}.partial-{tag}"
     for leftover in _leftovers(dest):
-        _log.warning("removing %s, left by a process that ended early", leftover)
-        shutil.rmtree(leftover)
+        if leftover != partial:
+            _log.warning("removing %s, left by a process that ended early", leftover)
+            shutil.rmtree(leftover)
     staging = dest.parent / f".{dest.name}.staging-{uuid4().hex[:8]}"
-    work = Workspace(staging / "model", staging / "scratch", intact, disk_usage)
+    work = Workspace(staging / "model", staging / "scratch", intact, disk_usage, partial)
     try:
         work.model.mkdir(parents=True)
         work.scratch.mkdir()
         known_sha256 = publication.build(work)
-        manifest = Manifest.of(work.model, publication.recipe, known_sha256)
+        manifest = Manifest.of(work.model, recipe, known_sha256, work.origin)
         manifest.write(work.model)
         _flush(work.model)
+        shutil.rmtree(partial, ignore_errors=True)
         _put_in_place(work.model, dest)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
 def _leftovers(dest: Path) -> list[Path]:
-    prefixes = (f".{dest.name}.staging-", f".{dest.name}.old-")
+    prefixes = tuple(f".{dest.name}.{kind}-" for kind in ("staging", "partial", "old"))
     return [path for path in dest.parent.iterdir() if path.name.startswith(prefixes)]
 
 
