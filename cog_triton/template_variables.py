@@ -1,7 +1,7 @@
 """The template variables of the Triton models: type, default and meaning of each.
 
-Source: the `tensorrt_llm` template of TensorRT-LLM 1.1 (container 25.12). Values
-are checked against this table in `template_values`.
+Source: the templates of TensorRT-LLM 1.1 (container 25.12). Values are checked against
+these tables in `template_values`.
 """
 
 from __future__ import annotations
@@ -132,6 +132,46 @@ TENSORRT_LLM = (
     _optional("xgrammar_tokenizer_info_path", Kind.PATH, "tokenizer description for xgrammar"),
 )
 
+_BATCH_SIZE = Variable("triton_max_batch_size", Kind.INT, "largest client batch", _MUST, minimum=1)
+_TOKENIZER = Variable("tokenizer_dir", Kind.PATH, "tokenizer", _MUST, key="tokenizer_dir")
+_LOGITS = _choice("logits_datatype", "output type", "TYPE_FP32 TYPE_FP16", "TYPE_FP32")
+
+
+def _instances(model: str) -> Variable:
+    """Mandatory in the templates; guides from before they existed leave them out."""
+    return Variable(f"{model}_instance_count", Kind.INT, "instances", "1", minimum=1)
+
+
+PREPROCESSING = (
+    _BATCH_SIZE,
+    _TOKENIZER,
+    _instances("preprocessing"),
+    Variable("max_queue_delay_microseconds", Kind.INT, "wait of the dynamic batcher", "0"),
+    Variable("max_queue_size", Kind.INT, "bound of the queue, 0 is none", "0"),
+    _optional("add_special_tokens", Kind.BOOL, "let the tokenizer add its special tokens"),
+    _optional("multimodal_model_path", Kind.PATH, "vision engine"),
+    _optional("engine_dir", Kind.PATH, "engine, for multimodal models", "gpt_model_path"),
+    _optional("max_num_images", Kind.INT, "images a request"),
+)
+POSTPROCESSING = (
+    _BATCH_SIZE,
+    _TOKENIZER,
+    _instances("postprocessing"),
+    _optional("skip_special_tokens", Kind.BOOL, "leave special tokens out of the text"),
+)
+ENSEMBLE = (_BATCH_SIZE, _LOGITS)
+TENSORRT_LLM_BLS = (
+    _BATCH_SIZE,
+    Variable("decoupled_mode", Kind.BOOL, "needed for streaming", _MUST),
+    _instances("bls"),
+    _LOGITS,
+    _choice("prompt_embedding_table_data_type", "input type", _FLOAT_TYPES, "TYPE_FP16"),
+    _optional("accumulate_tokens", Kind.BOOL, "each piece of a stream is the text so far"),
+    _optional("tensorrt_llm_model_name", Kind.TEXT, "model to call"),
+    _optional("tensorrt_llm_draft_model_name", Kind.TEXT, "draft model"),
+    _optional("multimodal_encoders_name", Kind.TEXT, "encoder model"),
+)
+
 # Parameters that the C++ backend reads without a fallback for a missing key. Unset they
 # keep the text `${name}`, which it takes for "off": every deployment that NVIDIA's tool
 # filled and that does not use guided decoding runs with exactly that.
@@ -154,7 +194,16 @@ RETIRED: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 _TABLES: Mapping[str, Mapping[str, Variable]] = MappingProxyType(
-    {"tensorrt_llm": MappingProxyType({variable.name: variable for variable in TENSORRT_LLM})}
+    {
+        model: MappingProxyType({variable.name: variable for variable in table})
+        for model, table in {
+            "tensorrt_llm": TENSORRT_LLM,
+            "preprocessing": PREPROCESSING,
+            "postprocessing": POSTPROCESSING,
+            "ensemble": ENSEMBLE,
+            "tensorrt_llm_bls": TENSORRT_LLM_BLS,
+        }.items()
+    }
 )
 
 

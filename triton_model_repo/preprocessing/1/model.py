@@ -1,0 +1,40 @@
+"""The Triton model `preprocessing`: text in, token ids out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+# The interpreter inside Triton's stub is an isolated one: it ignores PYTHONPATH by itself.
+sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+from cog_triton.errors import CogTritonError
+from cog_triton.runtimes import parent_watchdog
+from cog_triton.runtimes.text_models import replies
+from cog_triton.runtimes.text_models.parameters import Parameters
+from cog_triton.runtimes.text_models.preprocess import Preprocessor
+from cog_triton.runtimes.text_models.text_tokenizer import load
+
+
+class TritonPythonModel:
+    """What Triton's Python backend calls."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        parent_watchdog.watch()
+        parameters = Parameters.of_model(args["model_config"])
+        self._preprocessor = Preprocessor(
+            load(parameters.directory("tokenizer_dir")),
+            add_special_tokens=parameters.flag("add_special_tokens", True),
+        )
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Any) -> Any:
+        try:
+            return replies.response(pb_utils, self._preprocessor.run(replies.inputs(request)))
+        except CogTritonError as err:
+            return replies.failure(pb_utils, err)
