@@ -10,9 +10,10 @@ import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from http import HTTPStatus
 from typing import Any
 
-import httpx
+import aiohttp
 
 from cog_triton import errors
 from cog_triton.errors import (
@@ -31,16 +32,24 @@ _CODED = re.compile(r"\b(E[123]\d{3}) (\w+): (.*)", re.DOTALL)
 
 
 class GenerateClient:
-    """One pool of connections to one Triton server; close it with `aclose`."""
+    """One pool of connections to one Triton server; close it with `aclose`.
+
+    To be made on the event loop that uses it.
+    """
 
     def __init__(self, base_url: str, timeouts: ClientSettings) -> None:
         self._timeouts = timeouts
-        self._url = "/v2/models/tensorrt_llm/generate_stream"
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-        self._http = httpx.AsyncClient(base_url=base_url, limits=limits, trust_env=False)
+        self._url = f"{base_url}/v2/models/tensorrt_llm/generate_stream"
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(
+                sock_connect=timeouts.connect_timeout_s, sock_read=timeouts.first_token_timeout_s
+            ),
+            auto_decompress=False,
+        )
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        await self._http.close()
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[list[int], None]:
         """Yield the new token ids of each read, until the answer is complete.
@@ -52,35 +61,34 @@ class GenerateClient:
         decoder = SSEDecoder()
         answer = _Answer(request)
         async with self._open(request) as response:
-            async for chunk in _chunks(response):
-                ids = answer.read(decoder.feed(chunk))
-                if ids:
-                    yield ids
+            with _translated(self._timeouts.token_timeout_s):
+                async for chunk in response.content.iter_any():
+                    ids = answer.read(decoder.feed(chunk))
+                    if ids:
+                        yield ids
         if last := answer.finish():
             yield last
 
     @asynccontextmanager
-    async def _open(self, request: GenerateRequest) -> AsyncIterator[httpx.Response]:
-        limits = self._timeouts
-        timeout = httpx.Timeout(
-            connect=limits.connect_timeout_s,
-            read=limits.first_token_timeout_s,
-            write=limits.connect_timeout_s,
-            pool=limits.connect_timeout_s,
-        )
-        built = self._http.build_request("POST", self._url, json=request.payload(), timeout=timeout)
-        with _translated(limits.first_token_timeout_s):
-            response = await self._http.send(built, stream=True)
+    async def _open(self, request: GenerateRequest) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The response with its headers, which Triton sends together with the first token."""
+        first_s = self._timeouts.first_token_timeout_s
+        with _translated(first_s):
+            response = await self._http.post(self._url, json=request.payload())
         try:
-            if response.status_code != httpx.codes.OK:
-                with _translated(limits.first_token_timeout_s):
-                    raise _error_from(await response.aread(), response.status_code)
-            # Headers come with the first token. httpcore reads the deadline of the body when
-            # the body is first read, from this dictionary, so it can still be changed here.
-            built.extensions["timeout"]["read"] = limits.token_timeout_s
+            if response.status != HTTPStatus.OK:
+                with _translated(first_s):
+                    raise _error_from(await response.read(), response.status)
+            connection = response.connection
+            if connection is not None and connection.protocol is not None:
+                connection.protocol.read_timeout = self._timeouts.token_timeout_s
             yield response
         finally:
-            await response.aclose()
+            # An answer that has not ended is cancelled by closing its connection.
+            if response.content.at_eof():
+                response.release()
+            else:
+                response.close()
 
 
 class _Answer:
@@ -175,23 +183,16 @@ def _error_with_text(text: str, status: int | None = None) -> errors.CogTritonEr
     return TritonUnknownError(prefix + text)
 
 
-async def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
-    deadline_s = response.request.extensions["timeout"]["read"]
-    with _translated(deadline_s):
-        async for chunk in response.aiter_raw():
-            yield chunk
-
-
 @contextmanager
 def _translated(deadline_s: float) -> Iterator[None]:
-    """Turns httpx's errors into ours, where they arise."""
+    """Turns aiohttp's errors into ours, where they arise."""
     try:
         yield
-    except httpx.ReadTimeout as err:
+    except aiohttp.SocketTimeoutError as err:
         raise TritonTimeout(f"Triton sent nothing for {deadline_s:g} s.") from err
-    except (httpx.ConnectError, httpx.ConnectTimeout) as err:
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as err:
         raise TritonUnavailable("Triton does not accept connections.") from err
-    except httpx.TransportError as err:
+    except (aiohttp.ClientError, OSError) as err:
         raise TritonUnavailable(
             f"Triton closed the connection: {err or type(err).__name__}."
         ) from err
