@@ -1,13 +1,8 @@
-"""Calls from one text model to `tensorrt_llm`, many at a time, and their answers' way back.
+"""Answers of `tensorrt_llm_bls`: calls to `tensorrt_llm`, many at a time, and the way back.
 
-Facts about Triton 2.51's Python backend (tried):
-- `exec(decoupled=True)` and its iterator block and let go of the interpreter lock, so a
-  thread for each call reads it; `async_exec` runs on asyncio's few executor threads.
-- An iterator cannot be cancelled, and waits for the end when it is dropped: the call is ended
-  by a stop request with its id, as the contract of tensorrt_llm has it.
-- Responses that several threads send at once get lost in Triton's HTTP front end, so one
-  thread sends them all; and asking a sender whether it is cancelled after its final flag
-  crashes the server, so an ended answer is forgotten at once.
+Two facts about Triton 2.51 (tried): responses that several threads send at once get lost in
+its HTTP front end, so one thread sends them all; and asking a sender whether it is cancelled
+after its final flag crashes the server, so an ended answer is forgotten at once.
 """
 
 from __future__ import annotations
@@ -18,32 +13,16 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from cog_triton.runtimes.text_models import replies
-from cog_triton.runtimes.text_models.answer_text import AnswerText, Array, Tensors
+from cog_triton.runtimes.text_models.answer_text import AnswerText, Tensors
 from cog_triton.runtimes.text_models.bls_request import InnerRequest
+from cog_triton.runtimes.text_models.model_calls import ModelCalls
 
 CANCELLATION_CHECK_PERIOD_S = 0.05
-
-# Outputs of tensorrt_llm, by the input that asks for them.
-_OUTPUTS = {
-    "input_ids": "output_ids sequence_length sequence_index",
-    "return_log_probs": "cum_log_probs output_log_probs",
-    "return_context_logits": "context_logits",
-    "return_generation_logits": "generation_logits",
-    "return_num_input_tokens": "num_input_tokens",
-    "return_num_output_tokens": "num_output_tokens",
-    "return_perf_metrics": (
-        "kv_cache_alloc_new_blocks kv_cache_reused_blocks kv_cache_alloc_total_blocks "
-        "arrival_time_ns first_scheduled_time_ns first_token_time_ns last_token_time_ns "
-        "acceptance_rate total_accepted_draft_tokens total_draft_tokens"
-    ),
-}
 
 
 @dataclass(eq=False)
@@ -81,7 +60,7 @@ class Relay:
 
     def __init__(self, backend: Any, model: str, *, decoupled: bool) -> None:
         self._backend = backend
-        self._model = model
+        self._calls = ModelCalls(backend, model)
         self._decoupled = decoupled
         self._final = backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         self._events: queue.SimpleQueue[_Event | Callable[[], None] | None] = queue.SimpleQueue()
@@ -112,30 +91,15 @@ class Relay:
         self._thread.join(timeout_s)
 
     def _read(self, call: _Call, request: InnerRequest) -> None:
+        def on_response(response: Any) -> None:
+            self._events.put(_Event(call, response))
+
         try:
-            for response in self._exec(request.tensors, call.request_id, request.parameters):
-                self._events.put(_Event(call, response))
+            self._calls.read(request.tensors, request.parameters, call.request_id, on_response)
         except Exception as err:  # whatever the backend raises belongs to this call alone
             self._events.put(_Event(call, error=err))
         else:
             self._events.put(_Event(call))
-
-    def _exec(
-        self,
-        tensors: Mapping[str, Array],
-        request_id: str,
-        parameters: Mapping[str, str | int | bool],
-    ) -> Iterator[Any]:
-        names = " ".join(_OUTPUTS[name] for name in _OUTPUTS if name in tensors)
-        request = self._backend.InferenceRequest(
-            model_name=self._model,
-            request_id=request_id,
-            requested_output_names=names.split(),
-            inputs=[self._backend.Tensor(name, array) for name, array in tensors.items()],
-            parameters=dict(parameters),
-        )
-        responses: Iterator[Any] = request.exec(decoupled=True)
-        return responses
 
     def _run(self) -> None:
         try:
@@ -150,23 +114,22 @@ class Relay:
             try:
                 event = self._events.get(timeout=self._wait_s())
             except queue.Empty:
-                self._look_for_cancelled()
-                continue
-            if event is None:
-                break
-            if isinstance(event, _Event):
-                self._handle(event)
+                pass
             else:
-                event()
+                if event is None:
+                    break
+                if isinstance(event, _Event):
+                    self._handle(event)
+                else:
+                    event()
             if time.monotonic() >= self._next_check:
                 self._look_for_cancelled()
         for answer in list(self._answers):
             self._end(answer)
 
     def _wait_s(self) -> float | None:
-        if not self._answers:
-            return None
-        return max(0.0, self._next_check - time.monotonic())
+        idle_s = self._calls.drop_ended()
+        return max(0.0, self._next_check - time.monotonic()) if self._answers else idle_s
 
     def _handle(self, event: _Event) -> None:
         call, answer = event.call, event.call.answer
@@ -175,7 +138,7 @@ class Relay:
             # same, the stop request was faster than the call itself.
             if event.response is not None and not call.stopped_again:
                 call.stopped_again = True
-                self._stop(call)
+                self._calls.stop(call.request_id)
             return
         try:
             if event.error is not None:
@@ -197,7 +160,7 @@ class Relay:
             return  # an empty final response
         self._send(call.answer, call.text.feed(tensors))
         if call.text.stopped:
-            self._stop(call)
+            self._calls.stop(call.request_id)
             self._finish(call)
 
     def _finish(self, call: _Call) -> None:
@@ -215,7 +178,7 @@ class Relay:
     def _end(self, answer: _Answer, failure: Any = None) -> None:
         """Send the final flag, if it is not out yet, and stop the calls that still run."""
         for call in answer.calls:
-            self._stop(call)
+            self._calls.stop(call.request_id)
         answer.calls.clear()
         if answer in self._answers:
             self._answers.remove(answer)
@@ -235,21 +198,3 @@ class Relay:
         for answer in list(self._answers):
             if answer.sender.is_cancelled():
                 self._end(answer)
-
-    def _stop(self, call: _Call) -> None:
-        """Ask the model to end a call; its reading thread then sees the end."""
-        threading.Thread(target=self._request_stop, args=(call.request_id,), daemon=True).start()
-
-    def _request_stop(self, request_id: str) -> None:
-        nothing = np.array([[0]], np.int32)
-        tensors = {
-            "input_ids": nothing,
-            "input_lengths": nothing,
-            "request_output_len": nothing,
-            "stop": np.array([[True]]),
-        }
-        try:
-            for _response in self._exec(tensors, request_id, {}):
-                pass
-        except Exception as err:  # the call then runs to its end, and nobody waits for it
-            logging.getLogger(__name__).warning("a call could not be stopped: %s", err)
