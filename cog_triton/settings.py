@@ -113,6 +113,30 @@ class ClientSettings(Section):
     token_timeout_s: float = Field(60.0, gt=0)
 
 
+class SupervisionSettings(Section):
+    """How a running server is watched and started again."""
+
+    probe_period_s: float = Field(0.5, gt=0, description="between two looks whether it answers")
+    probe_timeout_s: float = Field(
+        2.0, gt=0, description="a server that answers nothing for so long is restarted"
+    )
+    stall_timeout_s: float | None = Field(
+        None,
+        gt=0,
+        description="without a token for anyone who waits for the next one it is restarted; "
+        "default: client.token_timeout_s",
+    )
+    restart_wait_s: float = Field(
+        60.0, ge=0, description="a new prediction waits so long for a restart, then it fails"
+    )
+    restart_backoff_s: float = Field(
+        1.0, ge=0, description="before the second restart; doubles with each further one"
+    )
+    max_restart_backoff_s: float = Field(30.0, ge=0)
+    max_restarts: int = Field(5, ge=0, description="in one window; then it stays down")
+    restart_window_s: float = Field(600.0, gt=0)
+
+
 class PromptSettings(Section):
     """What is used when a prediction leaves it out."""
 
@@ -143,6 +167,7 @@ class Settings(Section):
     )
     triton: TritonSettings = TritonSettings()
     client: ClientSettings = ClientSettings()
+    supervision: SupervisionSettings = SupervisionSettings()
     prompt: PromptSettings = PromptSettings()
 
     @property

@@ -18,7 +18,8 @@ Fault = Callable[["Answer"], None]
 class FileServer(ThreadingHTTPServer):
     """Serves `content` at every path; each request takes the next of `faults`, while there are any.
 
-    `requests` holds (path, headers) of all requests so far; `resume` ends all that hang.
+    `requests` holds (path, headers) of all requests so far, `times_s` when they came (monotonic).
+    `resume` ends all that hang.
     """
 
     daemon_threads = True
@@ -32,6 +33,7 @@ class FileServer(ThreadingHTTPServer):
         self.faults: deque[Fault | None] = deque()
         self.every: Fault | None = None
         self.requests: list[tuple[str, dict[str, str]]] = []
+        self.times_s: list[float] = []
         self.chunk_bytes = 1 << 20
         self.chunk_delay_s = 0.0
         self.resume = threading.Event()
@@ -61,6 +63,7 @@ class Answer(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         with self.server.lock:
             self.server.requests.append((self.path, headers))
+            self.server.times_s.append(time.monotonic())
             fault = self.server.faults.popleft() if self.server.faults else self.server.every
         (fault or Answer.good)(self)
 

@@ -27,9 +27,9 @@ class DiskUsage(Protocol):
 class DownloadOptions:
     """How to download: memory in use is `part_bytes` times `num_buffers`."""
 
-    num_connections: int = 16
-    part_bytes: int = 4 << 20
-    num_buffers: int = 20
+    num_connections: int = 10
+    part_bytes: int = 8 << 20
+    num_buffers: int = 12
     connect_timeout_s: float = 15.0
     read_timeout_s: float = 60.0
     retries: RetryPolicy = field(default_factory=RetryPolicy)
