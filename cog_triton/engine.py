@@ -127,6 +127,7 @@ def _runtime_config(
         max_batch_size=compiled.max_batch_size if compiled else limits.max_batch_size,
         max_seq_len=max_seq_len,
         max_num_tokens=max_num_tokens or MAX_NUM_TOKENS[runtime.name],
+        max_beam_width=limits.max_beam_width if is_cpu else 1,
         kv_cache_bytes=kv_cache_bytes(limits) if is_cpu else limits.kv_cache_bytes or 0,
         enable_kv_cache_reuse=reuse,
         num_threads=limits.num_threads,
@@ -184,7 +185,7 @@ def template_values(engine: Engine) -> dict[str, object]:
         "encoder_input_features_data_type": "TYPE_FP16",
         "logits_datatype": "TYPE_FP32",
         "prompt_embedding_table_data_type": "TYPE_FP16",
-        "max_beam_width": 1,
+        "max_beam_width": config.max_beam_width,
         "enable_kv_cache_reuse": config.enable_kv_cache_reuse,
         "cancellation_check_period_ms": config.cancellation_check_period_ms,
     }

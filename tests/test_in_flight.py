@@ -12,6 +12,7 @@ import pytest
 
 from cog_triton.errors import UnsupportedInput, UserError
 from cog_triton.runtimes.in_flight import InFlightLoop, tokens_a_response
+from cog_triton.runtimes.responses import Beam
 from cog_triton.runtimes.slot_request import SlotRequest
 
 DEADLINE_S = 10.0
@@ -29,6 +30,9 @@ class CountingSequence:
         ids = list(range(self.delivered, self.produced))
         self.delivered = self.produced
         return ids, [0.0] * len(ids), self.produced == self.length
+
+    def beams(self) -> list[Beam]:
+        return []
 
     def cancel(self) -> None:
         self.cancelled_at = self.engine.num_steps
@@ -79,6 +83,9 @@ class Recorder:
         self.responses.append(list(ids))
         if final:
             self.ended.set()
+
+    def scheduled(self) -> None:
+        assert not self.responses
 
     def finish(self) -> None:
         assert not self.ended.is_set()

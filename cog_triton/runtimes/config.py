@@ -30,6 +30,7 @@ class RuntimeConfig:
     max_seq_len: int
     max_num_tokens: int
     kv_cache_bytes: int
+    max_beam_width: int = 1
     enable_kv_cache_reuse: bool = True
     num_threads: int | None = None
     cancellation_check_period_ms: int = 50

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cog_triton.runtimes.responses import Responder
+from cog_triton.runtimes.responses import Beam, Responder
 from cog_triton.runtimes.slot_request import SlotRequest
 
 GATHER_S = 0.0015
@@ -28,6 +28,9 @@ class Sequence(Protocol):
 
     def read(self) -> tuple[list[int], list[float], bool]:
         """Token ids and log probs since the last read, and whether these were the last."""
+
+    def beams(self) -> list[Beam]:
+        """All beams once the sequence has finished, the best first; empty without beam search."""
 
     def cancel(self) -> None:
         """Free the slot and its KV cache."""
@@ -50,6 +53,7 @@ class _Stream:
     ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     started: bool = False
+    scheduled: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,10 @@ class InFlightLoop:
         responder.finish()
 
     def _iterate(self) -> None:
+        for stream in self._streams:
+            if not stream.scheduled:
+                stream.scheduled = True
+                stream.responder.scheduled()
         try:
             self._engine.step()
         except Exception as err:  # the step is shared: every running request ends with its error
@@ -202,10 +210,15 @@ class InFlightLoop:
         stream.log_probs += log_probs
         if finished:
             self._streams.remove(stream)
-            stream.responder.send(stream.ids, stream.log_probs, final=True)
+            if stream.request.beam_width > 1:
+                stream.responder.send_beams(stream.sequence.beams())
+            else:
+                stream.responder.send(stream.ids, stream.log_probs, final=True)
             return
         # Streams admitted together take turns, so that responses do not leave in bursts.
-        turn = (self._num_steps + stream.ordinal) % group == 0
+        # Who does not ask for the count of tokens may take each response for one token.
+        grouped = stream.request.return_num_output_tokens
+        turn = not grouped or (self._num_steps + stream.ordinal) % group == 0
         if stream.ids and stream.request.streaming and (turn or not stream.started):
             stream.started = True
             stream.responder.send(stream.ids, stream.log_probs, final=False)

@@ -15,6 +15,7 @@ import numpy as np
 
 from cog_triton.errors import TritonUnknownError, UnsupportedInput
 from cog_triton.runtimes.config import RuntimeConfig
+from cog_triton.runtimes.responses import Beam
 from cog_triton.runtimes.slot_request import SlotRequest
 from cog_triton.runtimes.word_ban import grammar
 
@@ -85,7 +86,10 @@ class OpenVinoEngine:
         generation.frequency_penalty = request.frequency_penalty
         generation.logprobs = 1 if request.return_log_probs else 0
         generation.apply_chat_template = False
-        self._set_sampling(generation, request)
+        if request.beam_width > 1:
+            self._set_beams(generation, request)
+        else:
+            self._set_sampling(generation, request)
         if request.bad_words:
             generation.structured_output_config = self._ban(request.bad_words)
         return generation
@@ -102,6 +106,14 @@ class OpenVinoEngine:
         if request.seed is not None:
             # The sampler's generator takes 32 bits: both halves count, and small seeds stay.
             generation.rng_seed = (request.seed ^ (request.seed >> 32)) & 0xFFFFFFFF
+
+    def _set_beams(self, generation: Any, request: SlotRequest) -> None:
+        """Beam search: all beams come back, at the end; it does not sample."""
+        criteria = self._genai.StopCriteria
+        generation.num_beams = request.beam_width
+        generation.num_return_sequences = request.beam_width
+        generation.length_penalty = request.len_penalty
+        generation.stop_criteria = criteria.EARLY if request.early_stopping else criteria.HEURISTIC
 
     def _ban(self, bad_words: tuple[tuple[int, ...], ...]) -> Any:
         words = {self._tokenizer.decode(list(ids), skip_special_tokens=False) for ids in bad_words}
@@ -121,6 +133,8 @@ class OpenVinoSequence:
         self._stop_words = [list(word) for word in request.stop_words if len(word) > 1]
         self._tail: list[int] = []
         self._tail_len = max(map(len, self._stop_words), default=0)
+        self._has_beams = request.beam_width > 1
+        self._beams: list[tuple[float, Beam]] = []
 
     def read(self) -> tuple[list[int], list[float], bool]:
         ids: list[int] = []
@@ -129,6 +143,10 @@ class OpenVinoSequence:
         finished = self._handle.get_status() != self._running
         while self._handle.can_read():
             for output in self._handle.read().values():
+                if self._has_beams:
+                    beam = Beam(output.generated_ids, output.generated_log_probs)
+                    self._beams.append((output.score, beam))
+                    continue
                 ids += output.generated_ids
                 log_probs += output.generated_log_probs
         if self._stop_words:
@@ -137,6 +155,10 @@ class OpenVinoSequence:
                 self.cancel()
                 return ids[:keep], log_probs[:keep], True
         return ids, log_probs, finished
+
+    def beams(self) -> list[Beam]:
+        """The finished beams by their score, which is normalised by length."""
+        return [beam for _score, beam in sorted(self._beams, key=lambda pair: -pair[0])]
 
     def cancel(self) -> None:
         self._handle.cancel()

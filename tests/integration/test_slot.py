@@ -61,8 +61,7 @@ async def until_active(triton: RunningTriton, expected: int) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"beam_width": 2}, "beam_width"),
-        ({"num_return_sequences": 2}, "num_return_sequences"),
+        ({"beam_width": 2, "num_return_sequences": 2}, "num_return_sequences"),
         ({"return_context_logits": True}, "return_context_logits"),
         ({"return_generation_logits": True}, "return_generation_logits"),
         ({"prompt_vocab_size": 4}, "prompt_vocab_size"),
@@ -78,7 +77,7 @@ async def test_what_cannot_be_honoured_is_refused(
     (answer,) = await post(triton, **fields)
     assert answer["error"].startswith("E1105 UnsupportedInput")
     assert words in answer["error"]
-    assert "openvino" in answer["error"]
+    assert "not supported" in answer["error"]
 
 
 async def test_errors_arrive_as_their_own_class(
@@ -259,3 +258,58 @@ async def test_a_stop_request_ends_the_running_one(triton: RunningTriton) -> Non
     await post(triton, id="stop-me", stop=True, input_lengths=0, request_output_len=0)
     assert 0 < len(await running) < 900
     await until_active(triton, 0)
+
+
+async def test_beams(triton: RunningTriton) -> None:
+    """All beams come in one response, padded with -1; the best one scores best."""
+    (answer,) = await post(
+        triton,
+        beam_width=3,
+        streaming=True,
+        exclude_input_in_output=True,
+        return_log_probs=True,
+        end_id=triton.model.end_ids[0],
+    )
+    assert len(answer["sequence_length"]) == len(answer["cum_log_probs"]) == 3
+    width = len(answer["output_ids"]) // 3
+    rows = [answer["output_ids"][index * width : (index + 1) * width] for index in range(3)]
+    for row, length in zip(rows, answer["sequence_length"], strict=True):
+        assert all(token >= 0 for token in row[:length])
+        assert set(row[length:]) <= {-1}
+    assert len({tuple(row) for row in rows}) == 3
+    (greedy,) = await post(triton, exclude_input_in_output=True, return_log_probs=True)
+    assert max(answer["cum_log_probs"]) >= greedy["cum_log_probs"] - 0.5
+
+
+async def test_more_beams_than_the_engine_has(triton: RunningTriton) -> None:
+    """The error names the limit and its setting."""
+    (answer,) = await post(triton, beam_width=5)
+    assert "engine.max_beam_width is 4" in answer["error"]
+
+
+async def test_several_answers_stream_side_by_side(triton: RunningTriton) -> None:
+    """Each response tells its sequence; each sequence is whole, and they differ."""
+    events = await post(
+        triton, num_return_sequences=3, streaming=True, runtime_top_p=1.0, seed=5, min_tokens=8
+    )
+    sequences: dict[int, list[int]] = {}
+    for event in events:
+        ids = event["output_ids"]
+        sequences.setdefault(event["sequence_index"], []).extend(
+            [ids] if isinstance(ids, int) else ids
+        )
+    assert sorted(sequences) == [0, 1, 2]
+    assert all(len(ids) == 8 for ids in sequences.values())
+    assert len({tuple(ids) for ids in sequences.values()}) == 3
+
+
+async def test_times(triton: RunningTriton) -> None:
+    """The last response carries arrival, first scheduled, first and last token, in this order."""
+    *earlier, last = await post(triton, streaming=True, return_perf_metrics=True)
+    times = [
+        last[f"{name}_time_ns"]
+        for name in ("arrival", "first_scheduled", "first_token", "last_token")
+    ]
+    assert times == sorted(times)
+    assert 0 < times[3] - times[0] < 60e9
+    assert not any("arrival_time_ns" in event for event in earlier)

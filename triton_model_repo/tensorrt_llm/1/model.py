@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ import triton_python_backend_utils as pb_utils
 # The interpreter inside Triton's stub is an isolated one: it ignores PYTHONPATH by itself.
 sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
-from cog_triton.errors import CogTritonError, UserError
+from cog_triton.errors import UserError
 from cog_triton.runtimes import parent_watchdog, slot_request
 from cog_triton.runtimes.config import RuntimeConfig
 from cog_triton.runtimes.in_flight import InFlightLoop
 from cog_triton.runtimes.request_metrics import RequestMetrics
-from cog_triton.runtimes.responses import Responder
+from cog_triton.runtimes.responses import Answers, Responder
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -30,6 +31,12 @@ class TritonPythonModel:
         parent_watchdog.watch()
         version_dir = Path(args["model_repository"]) / args["model_version"]
         self._config = RuntimeConfig.read(version_dir)
+        self._limits = slot_request.SlotLimits(
+            self._config.runtime,
+            self._config.vocab_size,
+            self._config.max_seq_len,
+            self._config.max_beam_width,
+        )
         make_loop, engine = open_engine(self._config)
         metrics = RequestMetrics(
             pb_utils, args["model_name"], args["model_version"], self._config.max_batch_size
@@ -63,14 +70,15 @@ class TritonPythonModel:
                 request_id,
                 arrays,
                 request.parameters(),
-                vocab_size=self._config.vocab_size,
-                max_seq_len=self._config.max_seq_len,
-                runtime=self._config.runtime,
+                self._limits,
+                arrival_time_ns=time.monotonic_ns(),
             )
-        except CogTritonError as err:
+        except Exception as err:  # whatever is wrong with it, the request gets an answer
             self._loop.reject(Responder(pb_utils, sender), err)
             return
-        self._loop.submit(parsed, Responder(pb_utils, sender, parsed))
+        answers = Answers(len(parsed))
+        for single in parsed:
+            self._loop.submit(single, Responder(pb_utils, sender, single, answers))
 
 
 def open_engine(config: RuntimeConfig) -> tuple[Callable[..., Any], Any]:
