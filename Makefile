@@ -25,6 +25,7 @@ check: $(INSTALLED_DEV)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/hadolint Dockerfile
 
 bench: $(INSTALLED_DEV)
 	$(RUN) scripts/benchmark_overhead.py

@@ -49,7 +49,9 @@ class EngineSettings(Section):
     kv_cache_free_gpu_mem_fraction: float | None = Field(
         None, gt=0, lt=1, description="KV cache's share of the GPU memory that the weights leave"
     )
-    enable_kv_cache_reuse: bool = Field(True, description="share blocks of equal prompt prefixes")
+    enable_kv_cache_reuse: bool = Field(
+        True, description="share blocks of equal prompt prefixes; off on the CPU unless set"
+    )
     num_threads: int | None = Field(None, ge=1, description="CPU threads; default: all cores")
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = Field(
         "auto", description="of weights and activations on GPUs; auto: as the checkpoint has it"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cog_triton import engine
+from cog_triton import engine, settings
 from cog_triton.artifacts.model_directory import ModelDirectory
 from cog_triton.errors import SettingsError, UnsupportedModel
 from cog_triton.template_values import configure
@@ -124,3 +124,15 @@ def test_where_prompts_cannot_be_cut_they_are_limited(tmp_path: Path) -> None:
     planned = engine.plan_engine(configured(tmp_path, model=str(model.path)), model, machine(A100))
     assert planned.max_input_len == 512
     assert engine.template_values(planned)["enable_kv_cache_reuse"] is False
+
+
+def test_reuse_of_kv_blocks_is_off_on_the_cpu_unless_it_is_set(tmp_path: Path) -> None:
+    """OpenVINO's prefix cache changes answers, so a seed would not repeat its text."""
+    (tmp_path / "model").mkdir()
+    model = ModelDirectory(
+        tmp_path / "model", "gguf", tmp_path / "model.gguf", 64, 100, (2,), 0, "llama"
+    )
+    for given, expected in (({}, False), ({"engine.enable_kv_cache_reuse": True}, True)):
+        config = settings.changed(configured(tmp_path), given)
+        planned = engine.plan_engine(config, model, machine())
+        assert planned.config.enable_kv_cache_reuse is expected

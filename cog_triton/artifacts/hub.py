@@ -206,7 +206,19 @@ class _Counter:
         counter = self
 
         class Bar:
-            def __init__(self, *_: Any, **options: Any) -> None:
+            _lock = threading.RLock()
+
+            @classmethod
+            def get_lock(cls) -> Any:
+                """For releases below 1, whose pool of threads shares tqdm's lock."""
+                return cls._lock
+
+            @classmethod
+            def set_lock(cls, lock: Any) -> None:
+                cls._lock = lock
+
+            def __init__(self, iterable: Any = (), *_: Any, **options: Any) -> None:
+                self._iterable = iterable
                 # snapshot_download has a bar for files, one for the network, one for the disk.
                 self._counts = str(options.get("desc", "")).startswith("Reconstructing")
                 self.total = options.get("total") or 0
@@ -216,6 +228,9 @@ class _Counter:
             def update(self, num: float | None = 1) -> None:
                 if self._counts:
                     counter.add(int(num or 0))
+
+            def __iter__(self) -> Any:
+                return iter(self._iterable)
 
             def __enter__(self) -> Bar:
                 return self

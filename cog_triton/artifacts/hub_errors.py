@@ -11,6 +11,8 @@ from huggingface_hub import errors
 from cog_triton.artifacts.retries import RETRIED_STATUS, TryAgain
 from cog_triton.errors import ArtifactUnavailable, CogTritonError
 
+# Releases below 1 have one class for both places that an entry can be missing from.
+_NotOnTheHub = getattr(errors, "RemoteEntryNotFoundError", errors.EntryNotFoundError)
 _LOG_IN = "set HF_TOKEN to a token (huggingface.co/settings/tokens) of an account that has access"
 
 
@@ -66,7 +68,7 @@ def _of_answer(repo: str, where: str, err: errors.HfHubHTTPError) -> Exception:
         return ArtifactUnavailable(f"{repo} has been disabled on the Hugging Face Hub")
     if isinstance(err, errors.RevisionNotFoundError):
         return ArtifactUnavailable(f"the Hugging Face Hub has no {where}; check what follows @")
-    if isinstance(err, errors.RemoteEntryNotFoundError):
+    if isinstance(err, _NotOnTheHub):
         return ArtifactUnavailable(f"a file of {where} is not on the Hugging Face Hub any more")
     if isinstance(err, errors.RepositoryNotFoundError):
         return ArtifactUnavailable(
