@@ -9,17 +9,20 @@ steps since the last read produced.
 from __future__ import annotations
 
 import itertools
+import weakref
 from typing import Any
 
 import numpy as np
 
 from cog_triton.errors import TritonUnknownError, UnsupportedInput
 from cog_triton.runtimes.config import RuntimeConfig
+from cog_triton.runtimes.engine_metrics import EngineStatistics
 from cog_triton.runtimes.responses import Beam
 from cog_triton.runtimes.slot_request import SlotRequest
 from cog_triton.runtimes.word_ban import grammar
 
 GIB = 1 << 30
+TOKENS_PER_BLOCK = 32  # fixed in OpenVINO's CPU plugin
 
 
 class OpenVinoEngine:
@@ -39,6 +42,9 @@ class OpenVinoEngine:
             config.weights, self._scheduler(config), "CPU", properties
         )
         self._tokenizer = self._pipeline.get_tokenizer()
+        # Those that nobody holds any more are not counted.
+        self._sequences: weakref.WeakSet[OpenVinoSequence] = weakref.WeakSet()
+        self._num_kv_blocks = self._count_kv_blocks()
 
     def add(self, request: SlotRequest) -> OpenVinoSequence:
         """Queue the request for the next step; raises UnsupportedInput for what cannot be done."""
@@ -50,15 +56,40 @@ class OpenVinoEngine:
             )
         except RuntimeError as err:
             raise TritonUnknownError(f"OpenVINO GenAI refuses the request: {err}") from err
-        return OpenVinoSequence(handle, self._genai.GenerationStatus.RUNNING, request)
+        sequence = OpenVinoSequence(handle, self._genai.GenerationStatus.RUNNING, request)
+        self._sequences.add(sequence)
+        return sequence
 
     def step(self) -> None:
         self._pipeline.step()
 
-    @property
-    def kv_cache_usage(self) -> float:
-        """Share of the KV cache in use at the last step, 0 to 1."""
-        return float(self._pipeline.get_metrics().cache_usage) / 100.0
+    def statistics(self) -> EngineStatistics:
+        """Requests and KV blocks of the last step."""
+        metrics = self._pipeline.get_metrics()
+        waiting = [sequence for sequence in self._sequences if not sequence.has_started]
+        return EngineStatistics(
+            num_scheduled=int(metrics.scheduled_requests),
+            num_context=len(waiting),
+            num_context_tokens=sum(sequence.num_input_tokens for sequence in waiting),
+            kv_blocks_used=round(float(metrics.cache_usage) / 100 * self._num_kv_blocks),
+            kv_blocks_max=self._num_kv_blocks,
+            kv_tokens_per_block=TOKENS_PER_BLOCK,
+            cpu_memory_bytes=int(metrics.cache_size_in_bytes),
+        )
+
+    def _count_kv_blocks(self) -> int:
+        """The size of the cache in blocks, from the share that one block takes.
+
+        The pipeline only tells shares and bytes. The step is also the first one, which compiles.
+        """
+        config = self._genai.GenerationConfig()
+        config.max_new_tokens = 1
+        config.apply_chat_template = False
+        handle = self._pipeline.add_request(0, self._tensor(np.zeros((1, 1), np.int64)), config)
+        self._pipeline.step()
+        share = float(self._pipeline.get_metrics().cache_usage) / 100
+        handle.read_all()
+        return round(1 / share)
 
     def _scheduler(self, config: RuntimeConfig) -> Any:
         scheduler = self._genai.SchedulerConfig()
@@ -133,6 +164,8 @@ class OpenVinoSequence:
         self._stop_words = [list(word) for word in request.stop_words if len(word) > 1]
         self._tail: list[int] = []
         self._tail_len = max(map(len, self._stop_words), default=0)
+        self.num_input_tokens = len(request.input_ids)
+        self.has_started = False
         self._has_beams = request.beam_width > 1
         self._beams: list[tuple[float, Beam]] = []
 
@@ -142,6 +175,7 @@ class OpenVinoSequence:
         # The status is asked for first: what ends between the two calls is read all the same.
         finished = self._handle.get_status() != self._running
         while self._handle.can_read():
+            self.has_started = True
             for output in self._handle.read().values():
                 if self._has_beams:
                     beam = Beam(output.generated_ids, output.generated_log_probs)

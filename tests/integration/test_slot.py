@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -313,3 +314,49 @@ async def test_times(triton: RunningTriton) -> None:
     assert times == sorted(times)
     assert 0 < times[3] - times[0] < 60e9
     assert not any("arrival_time_ns" in event for event in earlier)
+
+
+async def test_the_metrics_of_the_backends_readme(
+    triton: RunningTriton, request_: GenerateRequest
+) -> None:
+    """Requests, KV blocks, iterations and memory are real: they move with a running request."""
+    before = await metrics(triton)
+    long = replace(request_, max_tokens=400, min_tokens=400)
+    async with aclosing(triton.client.stream(long)) as chunks:
+        num = 0
+        async for ids in chunks:
+            num += len(ids)
+            if num >= 150:
+                break
+        during = await metrics(triton)
+        await until_active(triton, 1)
+    await until_active(triton, 0)
+    after = await metrics(triton)
+    kv = "nv_trt_llm_kv_cache_block_metrics"
+    for moment in (before, during, after):
+        assert moment[kv, "used"] + moment[kv, "free"] == moment[kv, "max"] > 1000
+        assert moment[kv, "tokens_per"] == 32
+    assert (before[kv, "used"], after[kv, "used"]) == (0, 0)
+    assert 1 <= during[kv, "used"] <= 10
+    requests = "nv_trt_llm_request_metrics"
+    assert before[requests, "max"] == triton.config.engine.max_batch_size
+    assert during[requests, "scheduled"] == 1
+    assert during["nv_trt_llm_inflight_batcher_metrics", "generation_requests"] == 1
+    general = "nv_trt_llm_general_metrics"
+    iterations = [moment[general, "iteration_counter"] for moment in (before, during, after)]
+    assert iterations == sorted(iterations)
+    assert iterations[2] - iterations[0] >= 150
+    assert after["nv_trt_llm_runtime_memory_metrics", "cpu"] > 1 << 20
+
+
+async def metrics(triton: RunningTriton) -> dict[tuple[str, str], float]:
+    """The backend's metrics by name and by the label that is not model or version."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        url = f"http://127.0.0.1:{triton.config.triton.metrics_port}/metrics"
+        text = (await http.get(url)).text
+    found = re.findall(r"^(nv_trt_llm_\w+)\{(.*)\} (\S+)$", text, re.MULTILINE)
+    values = {}
+    for name, labels, value in found:
+        (kind,) = re.findall(r'(?:_type|_specific_metric)="(\w+)"', labels)
+        values[name, kind] = float(value)
+    return values

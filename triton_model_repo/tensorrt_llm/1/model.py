@@ -17,8 +17,8 @@ sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.paths
 from cog_triton.errors import UserError
 from cog_triton.runtimes import parent_watchdog, slot_request
 from cog_triton.runtimes.config import RuntimeConfig
+from cog_triton.runtimes.engine_metrics import EngineMetrics
 from cog_triton.runtimes.in_flight import InFlightLoop
-from cog_triton.runtimes.request_metrics import RequestMetrics
 from cog_triton.runtimes.responses import Answers, Responder
 
 CLOSE_TIMEOUT_S = 5.0
@@ -38,8 +38,8 @@ class TritonPythonModel:
             self._config.max_beam_width,
         )
         make_loop, engine = open_engine(self._config)
-        metrics = RequestMetrics(
-            pb_utils, args["model_name"], args["model_version"], self._config.max_batch_size
+        metrics = EngineMetrics(
+            pb_utils, args["model_name"], args["model_version"], self._config.max_batch_size, engine
         )
         self._loop = make_loop(
             engine,
