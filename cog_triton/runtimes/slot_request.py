@@ -306,5 +306,5 @@ def _parameter(parameters: str, name: str, default: float, low: float, high: flo
     except (TypeError, ValueError):
         number = float("nan")
     if not low <= number <= high:
-        raise UserError(f"{name} is {value!r}, but must be a number from {low:g} to {high:g}.")
+        raise UserError(f"{name} is {value}, but must be a number from {low:g} to {high:g}.")
     return number
