@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from cog_triton.errors import CogTritonError, PromptTooLong, UnsupportedInput, UserError
-from cog_triton.runtimes.slot_request import UNSUPPORTED, SlotLimits, SlotRequest, parse
+from cog_triton.runtimes.slot_request import SlotLimits, SlotRequest, parse
+from cog_triton.runtimes.slot_tensors import UNSUPPORTED
 
 CONTRACT = json.loads(
     (Path(__file__).parent / "data/contracts/tensorrt_llm_model.json").read_text()

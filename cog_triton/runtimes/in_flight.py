@@ -94,7 +94,7 @@ class InFlightLoop:
         self._streams: deque[_Stream] = deque()
         self._num_admitted = 0
         self._num_steps = 0
-        self._num_cancelled = 0
+        self._is_settled = True
         self._checks_due = 0.0
         self._checked_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -144,9 +144,9 @@ class InFlightLoop:
         self._settle()
 
     def _settle(self) -> None:
-        """An engine frees what was cancelled in its next step: make one before falling idle."""
-        if self._num_cancelled:
-            self._num_cancelled = 0
+        """An engine frees what has ended in its next step: make one before falling idle."""
+        if not self._is_settled:
+            self._is_settled = True
             try:
                 self._engine.step()
             except Exception as err:  # nobody waits for this step
@@ -182,7 +182,6 @@ class InFlightLoop:
         for stream in list(self._streams):
             if stream.request.request_id == request_id:
                 stream.sequence.cancel()
-                self._num_cancelled += 1
                 stream.responder.send(stream.ids, stream.log_probs, final=True)
                 self._streams.remove(stream)
         responder.finish()
@@ -199,6 +198,7 @@ class InFlightLoop:
             return
         group = tokens_a_response(len(self._streams))
         self._num_steps += 1
+        self._is_settled = False
         for stream in list(self._streams):
             self._deliver(stream, group)
         self._on_iteration(len(self._streams))
@@ -240,7 +240,6 @@ class InFlightLoop:
     def _cancel(self, stream: _Stream) -> None:
         self._streams.remove(stream)
         stream.sequence.cancel()
-        self._num_cancelled += 1
         stream.responder.finish()
 
     def _fail_all(self, error: Exception) -> None:

@@ -19,6 +19,7 @@ from cog_triton.runtimes.config import RuntimeConfig
 from cog_triton.runtimes.engine_metrics import EngineStatistics
 from cog_triton.runtimes.responses import Beam
 from cog_triton.runtimes.slot_request import SlotRequest
+from cog_triton.runtimes.stop_words import StopWordWatch
 from cog_triton.runtimes.word_ban import grammar
 
 GIB = 1 << 30
@@ -161,9 +162,8 @@ class OpenVinoSequence:
     def __init__(self, handle: Any, running: Any, request: SlotRequest) -> None:
         self._handle = handle
         self._running = running
-        self._stop_words = [list(word) for word in request.stop_words if len(word) > 1]
-        self._tail: list[int] = []
-        self._tail_len = max(map(len, self._stop_words), default=0)
+        longer = [word for word in request.stop_words if len(word) > 1]
+        self._stop_words = StopWordWatch(longer) if longer else None
         self.num_input_tokens = len(request.input_ids)
         self.has_started = False
         self._has_beams = request.beam_width > 1
@@ -183,11 +183,10 @@ class OpenVinoSequence:
                     continue
                 ids += output.generated_ids
                 log_probs += output.generated_log_probs
-        if self._stop_words:
-            keep = self._keep_until_stop_word(ids)
-            if keep is not None:
-                self.cancel()
-                return ids[:keep], log_probs[:keep], True
+        keep = self._stop_words.feed(ids) if self._stop_words else None
+        if keep is not None:
+            self.cancel()
+            return ids[:keep], log_probs[:keep], True
         return ids, log_probs, finished
 
     def beams(self) -> list[Beam]:
@@ -196,11 +195,3 @@ class OpenVinoSequence:
 
     def cancel(self) -> None:
         self._handle.cancel()
-
-    def _keep_until_stop_word(self, ids: list[int]) -> int | None:
-        """How many of the new ids end with the first stop word (which is kept), or None."""
-        for index, token in enumerate(ids):
-            self._tail = [*self._tail, token][-self._tail_len :]
-            if any(self._tail[-len(word) :] == word for word in self._stop_words):
-                return index + 1
-        return None
