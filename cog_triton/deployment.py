@@ -12,28 +12,34 @@ from typing import Any
 
 from cog import current_scope
 
-from cog_triton import cog_bridge, engine, inputs, model_repository, settings, triton_installation
-from cog_triton.errors import DeploymentError
-from cog_triton.generate_client import GenerateClient
+from cog_triton import (
+    cog_bridge,
+    engine,
+    inputs,
+    model_repository,
+    run_directory,
+    settings,
+    triton_installation,
+)
+from cog_triton.errors import DeploymentError, ModelRepositoryError
 from cog_triton.model import fetch_model
 from cog_triton.prediction import ModelLimits, Report, TextGenerator
 from cog_triton.runtimes.config import FILE_NAME
 from cog_triton.server import TritonServer
 from cog_triton.settings import Settings
+from cog_triton.supervised_client import SupervisedClient
+from cog_triton.supervisor import Supervisor
 from cog_triton.text.tokenizer import Tokenizer
 
 TEMPLATES = Path(__file__).parent.parent / "triton_model_repo"
-HEALTH_PERIOD_S = 1.0
 
 
 class Deployment:
-    """A running server and what predictions share; made by `start`."""
+    """A server that is kept running and what predictions share; made by `start`."""
 
-    def __init__(self, server: TritonServer, generator: TextGenerator) -> None:
-        self._server = server
+    def __init__(self, supervisor: Supervisor, generator: TextGenerator) -> None:
+        self._supervisor = supervisor
         self._generator = generator
-        self._healthy = True
-        self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
     @classmethod
     async def start(cls, weights: str | None = None) -> Deployment:
@@ -48,27 +54,22 @@ class Deployment:
         model = await asyncio.to_thread(fetch_model, config)
         planned = await asyncio.to_thread(engine.plan_engine, config, model)
         say(f"Starting Triton for {config.model} on the {planned.runtime.name} runtime")
-        server = start_server(config, planned)
+        loading = asyncio.ensure_future(asyncio.to_thread(Tokenizer.load, model.path))
+        supervisor = await supervised(config, planned)
         try:
-            tokenizer = await asyncio.to_thread(Tokenizer.load, model.path)
-            await server.wait_ready(config.triton.start_timeout_s)
-            generator = TextGenerator(
-                tokenizer,
-                GenerateClient(server.http_url, config.client),
-                model_limits(planned),
-                config.prompt,
-            )
+            client = SupervisedClient(supervisor)
+            generator = TextGenerator(await loading, client, model_limits(planned), config.prompt)
             await prove_streaming(generator)
-            say(f"Ready after {time.perf_counter() - started_at:.1f} s")
         except BaseException:
-            await asyncio.to_thread(server.stop, config.triton.stop_grace_s)
+            await supervisor.close(config.triton.stop_grace_s)
             raise
-        return cls(server, generator)
+        say(f"Ready after {time.perf_counter() - started_at:.1f} s")
+        return cls(supervisor, generator)
 
     @property
     def healthy(self) -> bool:
-        """Whether the server was alive when it was last looked at; costs nothing."""
-        return self._healthy
+        """Whether the server can take predictions now; costs nothing."""
+        return self._supervisor.healthy
 
     async def predict(self, values: Mapping[str, Any]) -> Generator[str, None, None]:
         """Start one prediction on Cog's event loop; the generator is what Cog iterates."""
@@ -83,22 +84,43 @@ class Deployment:
         for name, value in report.metrics().items():
             scope.record_metric(name, value)
 
-    async def _watch(self) -> None:
-        while True:
-            self._healthy = self._server.is_running
-            await asyncio.sleep(HEALTH_PERIOD_S)
+
+async def supervised(config: Settings, planned: engine.Engine) -> Supervisor:
+    """Start the server, wait until it is ready, and have it kept running from then on.
+
+    Raises DeploymentError subclasses: what does not start the first time is not tried again.
+    """
+    server = await asyncio.to_thread(start_server, config, planned)
+    try:
+        await server.wait_ready(config.triton.start_timeout_s)
+        return Supervisor(
+            server, config, start=lambda: start_server(config, planned, again=True), say=say
+        )
+    except BaseException:
+        await asyncio.to_thread(server.stop, config.triton.stop_grace_s)
+        raise
 
 
-def start_server(config: Settings, planned: engine.Engine) -> TritonServer:
-    """Fill the model repository in the run directory and start Triton on it."""
-    run_dir = config.resolved_run_dir
+def start_server(config: Settings, planned: engine.Engine, *, again: bool = False) -> TritonServer:
+    """Fill the model repository in the run directory and start Triton on it.
+
+    `again` is for a start after a failure: a repository that cannot be written now, as the disk
+    is full, is then used as the start before it left it.
+    """
+    run_dir = run_directory.prepare(config)
     installation = triton_installation.find(config.triton.tritonserver, run_dir)
-    repository = model_repository.build(
-        TEMPLATES,
-        run_dir / "model_repository",
-        {"tensorrt_llm": engine.template_values(planned)},
-        files={f"tensorrt_llm/1/{FILE_NAME}": planned.config.to_json()},
-    )
+    repository = run_dir / "model_repository"
+    try:
+        model_repository.build(
+            TEMPLATES,
+            repository,
+            {"tensorrt_llm": engine.template_values(planned)},
+            files={f"tensorrt_llm/1/{FILE_NAME}": planned.config.to_json()},
+        )
+    except ModelRepositoryError as err:
+        if not (again and repository.is_dir()):
+            raise
+        say(f"The model repository is not written anew: {err}")
     # The C++ backend runs one rank a GPU under mpirun; the LLM API starts its own processes.
     world_size = planned.world_size if planned.runtime.name == "tensorrt" else 1
     return TritonServer.start(

@@ -135,6 +135,24 @@ class TritonIncompleteStream(TritonError):
     remedy = "Send the prediction again; what was streamed so far is not the whole answer."
 
 
+class TritonDied(TritonError):
+    code = "E2107"
+    meaning = "The Triton server died or hung during the prediction, and is being restarted."
+    remedy = "Send the prediction again; what was streamed so far is not the whole answer."
+
+
+class TritonRestarting(TritonError):
+    code = "E2108"
+    meaning = "The Triton server is being restarted, and was not ready in time."
+    remedy = "Wait until the health check passes and send the prediction again."
+
+
+class TritonGaveUp(TritonError):
+    code = "E2109"
+    meaning = "The Triton server failed too often and is not restarted any more."
+    remedy = "Correct what the message names and start the deployment again."
+
+
 class DeploymentError(CogTritonError):
     code = "E3000"
     meaning = "The deployment cannot start."

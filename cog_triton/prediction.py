@@ -6,10 +6,9 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from cog_triton.errors import PromptRequired, PromptTooLong, UnsupportedInput
-from cog_triton.generate_client import GenerateClient
 from cog_triton.generate_request import GenerateRequest
 from cog_triton.inputs import PredictionInputs
 from cog_triton.settings import PromptSettings
@@ -52,12 +51,18 @@ class Report:
         }
 
 
+class TokenSource(Protocol):
+    """Where tokens come from: a GenerateClient, or one that outlives its server."""
+
+    def stream(self, request: GenerateRequest) -> AsyncGenerator[list[int], None]: ...
+
+
 @dataclass(frozen=True)
 class TextGenerator:
     """Everything that predictions share: tokenizer, client, limits and prompt defaults."""
 
     tokenizer: Tokenizer
-    client: GenerateClient
+    client: TokenSource
     limits: ModelLimits
     prompt: PromptSettings
 

@@ -29,6 +29,7 @@ LOG_NAME = "triton.log"
 _SHARED_MEMORY = Path("/dev/shm")
 _POLL_S = 0.02
 _PROBE_TIMEOUT_S = 1.0
+_CLOSED_GROUPS = "model-repository,shared-memory,trace,logging"
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -109,14 +110,24 @@ class TritonServer:
 
     def death(self) -> ServerDied | None:
         """None while it runs, else the error to raise: exit status, reason, last lines."""
+        if self.poll() is None:
+            return None
+        return ServerDied(f"{self.ending()}.\n{self._log.summary()}\n")
+
+    def ending(self) -> str:
+        """How it ended: exit status or signal, for a message."""
         status = self.poll()
         if status is None:
-            return None
+            return "The Triton server runs"
         how = f"exit status {status}"
         if status < 0:
             with contextlib.suppress(ValueError):
                 how = f"signal {signal.Signals(-status).name}"
-        return ServerDied(f"The Triton server ended with {how}.\n{self._log.summary()}\n")
+        return f"The Triton server ended with {how}"
+
+    def log_summary(self, num_lines: int) -> str:
+        """For an error message: what looks like a reason in its log, and the last lines."""
+        return self._log.summary(num_lines)
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Returns when every model is loaded and this server answers on its HTTP port.
@@ -128,7 +139,7 @@ class TritonServer:
         while True:
             if (death := self.death()) is not None:
                 raise death
-            if await self._is_ready():
+            if await self.is_ready(_PROBE_TIMEOUT_S):
                 return
             if time.monotonic() >= deadline:
                 raise ServerStartTimeout(
@@ -150,23 +161,26 @@ class TritonServer:
         self._child.kill()
         self._child.wait()
 
-    async def _is_ready(self) -> bool:
-        """Ready, and it is this server: another one may have taken the port meanwhile."""
+    async def is_ready(self, timeout_s: float) -> bool:
+        """Whether it answers in time that every model is loaded.
+
+        And it is this server: another one may have taken the port meanwhile.
+        """
         try:
-            if await self._get("/v2/health/ready") is None:
-                return False
-            metadata = json.loads(await self._get("/v2") or b"{}")
+            return await asyncio.wait_for(self._says_ready(), timeout_s)
         except (OSError, ValueError, asyncio.TimeoutError):
             return False
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             return False
+
+    async def _says_ready(self) -> bool:
+        if await self._get("/v2/health/ready") is None:
+            return False
+        metadata = json.loads(await self._get("/v2") or b"{}")
         return isinstance(metadata, dict) and metadata.get("name") == self.server_id
 
     async def _get(self, path: str) -> bytes | None:
         """The body of a GET with status 200, None for any other status."""
-        return await asyncio.wait_for(self._exchange(path), _PROBE_TIMEOUT_S)
-
-    async def _exchange(self, path: str) -> bytes | None:
         reader, writer = await asyncio.open_connection(self._host, self._http_port)
         try:
             host = self.http_url.removeprefix("http://")
@@ -193,14 +207,25 @@ def _launcher_command(
 
 
 def _server_arguments(triton: TritonSettings, server_id: str) -> list[str]:
-    """Addresses, and the id as the server's name and the prefix of its shared memory.
+    """Addresses, closed endpoints, and the id as the server's name and its memory's prefix.
 
     A repeated backend setting overrides the launcher's `prefix0_`; with a prefix of its own
     what a killed server leaves in /dev/shm can be told from everybody else's.
     """
     addresses = [f"--{kind}-address={triton.host}" for kind in ("http", "grpc", "metrics")]
     shared_memory = f"--backend-config=python,shm-region-prefix-name={server_id}_"
-    return [*addresses, f"--id={server_id}", shared_memory]
+    return [*addresses, *_closed_endpoints(), f"--id={server_id}", shared_memory]
+
+
+def _closed_endpoints() -> list[str]:
+    """Switches off what writes files, maps memory or changes models at a client's word.
+
+    A restricted group answers only to a header with the given value: a new random one for
+    each server, which nobody is told (`tritonserver --help`, 2.51). Trace and logging let
+    a client name a file to write.
+    """
+    rule = f"{_CLOSED_GROUPS}:{secrets.token_hex(8)}={secrets.token_hex(32)}"
+    return [f"--http-restricted-api={rule}", f"--grpc-restricted-protocol={rule}"]
 
 
 def _remove_shared_memory(server_id: str) -> None:

@@ -6,6 +6,7 @@ still. The file is bounded, and a full disk stops the file, not the server.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections import deque
@@ -43,7 +44,13 @@ class ServerLog:
         self._reasons: deque[str] = deque(maxlen=_NUM_REASONS)
         self._unfinished = b""
         self._num_file_bytes = 0
-        self._file: BinaryIO | None = self._open()
+        self._file: BinaryIO | None = None
+        try:
+            self._file = self._open()
+        except OSError as err:
+            if err.errno != errno.ENOSPC:
+                raise
+            self._tail.append(f"({self.path.name} cannot be made: {err})")
 
     def feed(self, data: bytes) -> None:
         """Adds output; never raises for the sake of the file."""

@@ -135,8 +135,8 @@ class SupervisionSettings(Section):
         1.0, ge=0, description="before the second restart; doubles with each further one"
     )
     max_restart_backoff_s: float = Field(30.0, ge=0)
-    max_restarts: int = Field(5, ge=0, description="in one window; then it stays down")
-    restart_window_s: float = Field(600.0, gt=0)
+    max_restarts: int = Field(10, ge=0, description="in one window; then it stays down")
+    restart_window_s: float = Field(600.0, gt=0, description="of the time in which it was ready")
 
 
 class PromptSettings(Section):
