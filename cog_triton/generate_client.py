@@ -82,6 +82,7 @@ class GenerateClient:
             connection = response.connection
             if connection is not None and connection.protocol is not None:
                 connection.protocol.read_timeout = self._timeouts.token_timeout_s
+                connection.protocol.start_timeout()  # the one that runs is the first token's
             yield response
         finally:
             # An answer that has not ended is cancelled by closing its connection.

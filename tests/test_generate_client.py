@@ -160,7 +160,7 @@ async def test_a_stall_between_tokens() -> None:
     fake = FakeTriton(head(), event(output_ids=7), 30.0)
     async with serving(fake, first_token_timeout_s=20, token_timeout_s=0.1) as client:
         with pytest.raises(TritonTimeout, match=r"0\.1 s"):
-            await collect(client)
+            await asyncio.wait_for(collect(client), 10)
 
 
 async def test_closing_the_stream_closes_the_connection() -> None:
