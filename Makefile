@@ -10,7 +10,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 
 export PROMPT
 
-.PHONY: predict serve test check schema bench clean
+.PHONY: predict serve test check schema bench soak clean
 
 predict: $(INSTALLED)
 	@$(RUN) scripts/run_prediction.py --prompt "$$PROMPT"
@@ -30,6 +30,9 @@ check: $(INSTALLED_DEV)
 bench: $(INSTALLED_DEV)
 	$(RUN) scripts/benchmark_overhead.py
 
+soak: $(INSTALLED_DEV)
+	$(RUN) -m tests.cancel_storm --num 1000
+
 schema:
 	sh scripts/generate_schema.sh
 
@@ -44,6 +47,6 @@ $(INSTALLED): requirements.txt requirements-cog.txt scripts/find_python.sh
 		-r requirements.txt -r requirements-cog.txt
 	@touch $@
 
-$(INSTALLED_DEV): $(INSTALLED) requirements-dev.txt
+$(INSTALLED_DEV): $(INSTALLED) requirements-dev.txt requirements-bench.txt requirements-evaluate.txt
 	$(RUN) -m pip install --disable-pip-version-check -r requirements-dev.txt
 	@touch $@

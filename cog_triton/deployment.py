@@ -30,6 +30,7 @@ from cog_triton.settings import Settings
 from cog_triton.supervised_client import SupervisedClient
 from cog_triton.supervisor import Supervisor
 from cog_triton.text.tokenizer import Tokenizer
+from cog_triton.text_model_values import text_model_values
 
 TEMPLATES = Path(__file__).parent.parent / "triton_model_repo"
 
@@ -101,6 +102,16 @@ async def supervised(config: Settings, planned: engine.Engine) -> Supervisor:
         raise
 
 
+def repository_values(
+    config: Settings, planned: engine.Engine
+) -> Mapping[str, Mapping[str, object]]:
+    """Template values by model: the slot alone, or also the four text models around it."""
+    values = {"tensorrt_llm": engine.template_values(planned)}
+    if config.triton.models == "all":
+        values |= text_model_values(planned.model.path, planned.config.max_batch_size)
+    return values
+
+
 def start_server(config: Settings, planned: engine.Engine, *, again: bool = False) -> TritonServer:
     """Fill the model repository in the run directory and start Triton on it.
 
@@ -114,7 +125,7 @@ def start_server(config: Settings, planned: engine.Engine, *, again: bool = Fals
         model_repository.build(
             TEMPLATES,
             repository,
-            {"tensorrt_llm": engine.template_values(planned)},
+            repository_values(config, planned),
             files={f"tensorrt_llm/1/{FILE_NAME}": planned.config.to_json()},
         )
     except ModelRepositoryError as err:

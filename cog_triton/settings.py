@@ -102,6 +102,10 @@ class TritonSettings(Section):
     http_port: int = Field(8000, ge=1, le=65535)
     grpc_port: int = Field(8001, ge=1, le=65535)
     metrics_port: int = Field(8002, ge=1, le=65535)
+    models: Literal["token", "all"] = Field(
+        "token",
+        description="the slot alone, or also preprocessing, postprocessing, ensemble and BLS",
+    )
     tritonserver: str | None = Field(None, description="server program; default: the one found")
     start_timeout_s: float = Field(600.0, gt=0)
     stop_grace_s: float = Field(5.0, gt=0)

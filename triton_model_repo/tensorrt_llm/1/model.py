@@ -45,7 +45,7 @@ class TritonPythonModel:
             engine,
             cancellation_check_period_s=self._config.cancellation_check_period_ms / 1000,
             on_iteration=metrics.update,
-            # Triton then reports the model as failed instead of waiting for it for ever.
+            # The supervisor sees the process end; Triton itself would go on saying ready.
             on_death=lambda: os._exit(1),
         )
 
