@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from cog_triton import ports, process_tree
+from cog_triton import errors, ports, process_tree
 from cog_triton.errors import DeploymentError
 from cog_triton.settings import child_environment
 
@@ -84,7 +85,7 @@ class CogServer:
                 if health.get("status") == "READY":
                     return
                 if health.get("status") in ("SETUP_FAILED", "DEFUNCT"):
-                    raise DeploymentError(_setup_failure(health))
+                    raise _setup_failure(health)
                 time.sleep(POLL_S)
         raise DeploymentError(f"The Cog server was not ready after {timeout_s:g} s.")
 
@@ -138,6 +139,11 @@ def _health(http: httpx.Client) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _setup_failure(health: dict[str, Any]) -> str:
-    setup = health.get("setup") or {}
-    return str(setup.get("logs") or health)
+def _setup_failure(health: dict[str, Any]) -> DeploymentError:
+    """The error that ended the setup, out of the log in which coglet wraps it."""
+    log = str((health.get("setup") or {}).get("logs") or health)
+    found = re.search(r"\b(E3\d{3}) (\w+): (.*)", log, re.DOTALL)
+    kind = getattr(errors, found[2], None) if found else None
+    if found and isinstance(kind, type) and issubclass(kind, DeploymentError):
+        return kind(found[3].strip().removesuffix(kind.remedy).strip())
+    return DeploymentError(log)
